@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use journal::format::EXTENSION;
 use journal::reader::Journal;
 
-use crate::analysis::job::{Job, LoadError};
+use crate::analysis::job::{Job, LoadError, Observer};
 use crate::copies;
+use crate::failure::Failure;
 use crate::render::format::shown;
 use crate::render::progress;
 use crate::say::say;
@@ -35,6 +36,25 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         say!("{note}");
     }
     journals
+}
+
+/// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
+pub fn only(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let mut problems = Vec::new();
+    let found: Vec<PathBuf> = collect(&[path.to_owned()], &mut problems).into_iter().collect();
+    match &found[..] {
+        [] => Err(Failure::failed(problems.join("\n"))),
+        [only] => Ok(only.clone()),
+        several => Err(Failure::refused(format!(
+            "{} has {} journals; name one of them:\n  {}",
+            shown(path),
+            several.len(),
+            several.iter().map(|path| shown(path)).collect::<Vec<_>>().join("\n  ")
+        ))),
+    }
 }
 
 /// The journals in a folder, copies too.
@@ -97,20 +117,26 @@ pub fn usual_folders() -> Vec<PathBuf> {
 
 /// Reads a journal. For a long journal a progress bar is shown on standard error.
 pub fn load(path: &Path) -> Result<Job, LoadError> {
-    let journal = Journal::open(path).map_err(LoadError::Open)?;
-    with_progress(&journal, |progress| Job::load_with(&journal, &mut [], progress))
+    load_with(path, &mut [])
 }
 
-/// Reads these journals; `each` gets each job at once. What cannot be read is added to `problems`. A journal whose header is
-/// not written yet is a problem only if no other journal can be read.
-pub fn load_all(paths: BTreeSet<PathBuf>, problems: &mut Vec<String>, each: impl Fn(&mut Job)) -> Vec<Job> {
+/// The same, and shows the records to observers.
+pub fn load_with(path: &Path, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
+    let journal = Journal::open(path).map_err(LoadError::Open)?;
+    with_progress(&journal, |progress| Job::load_with(&journal, observers, progress))
+}
+
+/// Reads these journals by `load`. What cannot be read is added to `problems`. A journal whose header is not written yet is a
+/// problem only if no other journal can be read.
+pub fn load_all<T>(
+    paths: &BTreeSet<PathBuf>,
+    problems: &mut Vec<String>,
+    mut load: impl FnMut(&Path) -> Result<T, LoadError>,
+) -> Vec<T> {
     let (mut jobs, mut early) = (Vec::new(), Vec::new());
     for path in paths {
-        match load(&path) {
-            Ok(mut job) => {
-                each(&mut job);
-                jobs.push(job);
-            }
+        match load(path) {
+            Ok(job) => jobs.push(job),
             Err(error) if error.is_too_early() => early.push(error.to_string()),
             Err(error) => problems.push(error.to_string()),
         }

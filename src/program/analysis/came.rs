@@ -8,15 +8,18 @@ const PARTS: u64 = 10;
 pub struct Came(u16);
 
 impl Came {
-    /// An allocation came at `time_ns`, within a time of `all_ns`.
-    pub fn add(&mut self, time_ns: u64, all_ns: u64) {
-        let part = time_ns.saturating_mul(PARTS) / all_ns.max(1);
-        self.0 |= 1 << part.min(PARTS - 1);
+    /// An allocation came at `time_ns`; of the time from `from_ns` to `to_ns` the tenths are told.
+    pub fn at(time_ns: u64, (from_ns, to_ns): (u64, u64)) -> Came {
+        if !(from_ns..=to_ns).contains(&time_ns) {
+            return Came::default();
+        }
+        let part = (time_ns - from_ns).saturating_mul(PARTS) / (to_ns - from_ns).max(1);
+        Came(1 << part.min(PARTS - 1))
     }
 
-    /// The tenths of all of these.
-    pub fn of_all(several: impl Iterator<Item = Came>) -> Came {
-        Came(several.fold(0, |tenths, one| tenths | one.0))
+    /// The tenths of both.
+    pub fn and(self, other: Came) -> Came {
+        Came(self.0 | other.0)
     }
 
     /// Whether allocations came in most tenths of the time, the last but one among them, and stayed. In the last tenth also

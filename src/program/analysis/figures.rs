@@ -16,7 +16,7 @@ use super::floors::Floors;
 use super::host_levels::HostLevels;
 use super::ledger::device_of;
 use super::measurements::{Balance, Measurements};
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 use super::scene::{Around, Scene, Scenes};
 
 /// The class number that stands for all classes that this version does not know.

@@ -1,15 +1,15 @@
 //! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
 //! verdict.
 
+use std::cmp::Ordering;
+
 use base::api::Api;
 use base::layers;
 pub use base::shortage::{Parts, Shortage, Verdict};
 use journal::format::LimitSource;
 use journal::reader::State;
 
-use super::floors::Growth;
 use super::job::Job;
-use super::out_of_memory::OutOfMemory;
 use super::scene::{self, Scene};
 
 /// What happens so soon after a failure belongs to it.
@@ -37,10 +37,6 @@ pub struct Failure<'a> {
     pub shortage: Shortage,
     /// Whether what a framework's own cache holds is part of `cached`, and not of `live`.
     pub knows_cache: bool,
-    /// What grew steadily up to the failure: tensors if PyTorch recorded them, or else what is live.
-    pub growth: Option<Growth>,
-    /// The same failure among all of the job, if memory was missing.
-    pub request: Option<&'a OutOfMemory>,
 }
 
 /// The device that was fullest at its peak, in bytes.
@@ -49,8 +45,8 @@ pub struct Distance {
     pub device: i16,
     #[serde(rename = "peak_reserved")]
     pub peak: u64,
-    /// The limit if there is one below the device's memory, or else that memory.
-    pub room: u64,
+    /// The limit if there is one below the device's memory, or else that memory; `None` if it is not known, as of an import.
+    pub room: Option<u64>,
     pub is_limit: bool,
     /// That limit is one of a group, so other members took of it too.
     pub of_group: bool,
@@ -62,7 +58,6 @@ impl Job {
         let is_of_torch = |scene: &&Scene| scene.api == Api::torch_alloc.number() && !self.is_imported();
         let refused_by_torch = last.filter(is_of_torch);
         let failure = last.filter(|_| refused_by_torch.is_none()).map(|scene| {
-            let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
             shortage.of_group = self.limit_is_of_group();
             // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
@@ -82,8 +77,6 @@ impl Job {
                 scene,
                 shortage,
                 knows_cache: self.caches().is_none(),
-                growth: scene.around.growth,
-                request: request.filter(|request| request.time_ns == scene.time_ns),
             }
         });
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
@@ -137,10 +130,12 @@ impl Job {
 
     fn distance(&self) -> Option<Distance> {
         let devices = self.devices().into_iter().filter_map(|(device, entry, ledger)| {
-            let (entry, peak) = (entry?, ledger?.all.reserved.peak);
-            let limit = entry.limit.filter(|&limit| limit < entry.total_memory);
-            let room = limit.unwrap_or(entry.total_memory);
-            (room > 0).then_some(Distance {
+            // An imported log has requests alone.
+            let peak = ledger?.all.reserved.peak.max(ledger?.all.allocated.peak);
+            let total = entry.map(|entry| entry.total_memory).filter(|&total| total > 0);
+            let limit = entry.and_then(|entry| entry.limit).filter(|&limit| Some(limit) < total);
+            let room = limit.or(total);
+            (room.is_some() || peak > 0).then_some(Distance {
                 device,
                 peak,
                 room,
@@ -148,7 +143,14 @@ impl Job {
                 of_group: limit.is_some() && self.limit_is_of_group(),
             })
         });
-        let share = |distance: &Distance| distance.peak as f64 / distance.room as f64;
-        devices.max_by(|one, other| share(one).total_cmp(&share(other)))
+        devices.max_by(Distance::compare)
+    }
+}
+
+impl Distance {
+    /// The fuller device is the greater. If a size is not known, no share is.
+    pub fn compare(&self, other: &Distance) -> Ordering {
+        let share = |one: &Distance| one.room.map_or(0.0, |room| one.peak as f64 / room as f64);
+        (share(self).total_cmp(&share(other))).then(self.peak.cmp(&other.peak))
     }
 }

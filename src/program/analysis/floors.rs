@@ -20,6 +20,8 @@ pub const CALLS_OF_A_FREE: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 struct Window {
     floor: u64,
+    /// When that was.
+    floor_ns: u64,
     /// The time of its last event.
     end_ns: u64,
     frees: u64,
@@ -27,6 +29,7 @@ struct Window {
 
 const EMPTY: Window = Window {
     floor: u64::MAX,
+    floor_ns: 0,
     end_ns: 0,
     frees: 0,
 };
@@ -83,7 +86,9 @@ impl Floors {
 
     fn add(&mut self, live: u64, time_ns: u64, events: u64, frees: u64) {
         let current = &mut self.current;
-        current.floor = current.floor.min(live);
+        if live < current.floor {
+            (current.floor, current.floor_ns) = (live, time_ns);
+        }
         current.end_ns = time_ns;
         current.frees += frees;
         self.events += events;
@@ -96,6 +101,11 @@ impl Floors {
             self.windows = self.windows.chunks(2).map(joined).collect();
             self.width *= 2;
         }
+    }
+
+    /// When each window had its floor, in nanoseconds. A job that repeats itself has its steps between them.
+    pub fn valleys(&self) -> impl Iterator<Item = u64> {
+        self.windows.iter().map(|window| window.floor_ns)
     }
 
     /// `None` if the live bytes do not grow steadily until now, or if the job does not repeat itself.
@@ -149,11 +159,12 @@ impl Rise {
 }
 
 fn joined(pair: &[Window]) -> Window {
-    pair.iter().fold(EMPTY, |sum, window| Window {
-        floor: sum.floor.min(window.floor),
-        end_ns: window.end_ns,
-        frees: sum.frees + window.frees,
-    })
+    let lowest = pair.iter().min_by_key(|window| window.floor).unwrap_or(&EMPTY);
+    Window {
+        end_ns: pair.iter().map(|window| window.end_ns).max().unwrap_or(0),
+        frees: pair.iter().map(|window| window.frees).sum(),
+        ..*lowest
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Grower {
     pub to: u64,
     /// Allocations that are live at the last moment.
     pub count: u64,
-    /// Bytes for each step from one moment to the next of all moments, by least squares.
+    /// Bytes for each step from one moment to the next of all moments.
     pub a_step: f64,
     pub a_second: f64,
 }
@@ -57,26 +57,6 @@ pub fn thinned(mut moments: Vec<At>) -> Vec<Step> {
     (0..most).map(|number| step(place(number))).collect()
 }
 
-/// Without the first quarter.
-fn counted(steps: &[Step]) -> &[Step] {
-    &steps[steps.len() / 4..]
-}
-
-/// Live bytes, live allocations, and allocations so far at each moment.
-type Values = Vec<(u64, u64, u64)>;
-
-/// Adds the live bytes of a group at each moment.
-fn add(values: &mut Values, series: &Series) {
-    let moments = values.len();
-    for (change, &(from, held)) in series.changes.iter().enumerate() {
-        let until = series.changes.get(change + 1).map_or(moments, |next| next.0);
-        for (bytes, count, ever) in values.get_mut(from..until.min(moments)).unwrap_or_default() {
-            *bytes = bytes.saturating_add(held.bytes);
-            (*count, *ever) = (*count + held.count, *ever + held.ever_count);
-        }
-    }
-}
-
 /// All that a device has, as one group.
 const fn sum_of(device: i16) -> Group {
     Group {
@@ -93,23 +73,15 @@ const fn sum_of(device: i16) -> Group {
 
 /// What a holder is: a stack, or else requests of one API and of nearly one size, of any thread and stream.
 fn holder_of(group: &Group) -> Group {
-    let holder = Group {
+    Group {
         class: 0,
         stack: group.stack,
+        api: NoStack::stack(group.stack).map_or(group.api, |_| 0),
+        size: match group.size {
+            Size::Exactly(bytes) => Size::From(1 << bytes.max(1).ilog2()),
+            size => size,
+        },
         ..sum_of(group.device)
-    };
-    match (NoStack::stack(group.stack), group.size) {
-        (Ok(_), _) => holder,
-        (Err(_), Size::Exactly(bytes)) => Group {
-            api: group.api,
-            size: Size::From(1 << bytes.max(1).ilog2()),
-            ..holder
-        },
-        (Err(_), size) => Group {
-            api: group.api,
-            size,
-            ..holder
-        },
     }
 }
 
@@ -118,25 +90,33 @@ fn holder_of(group: &Group) -> Group {
 /// most a tenth of what it takes between them.
 pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
     let first = steps.len() / 4;
-    let counted = counted(steps);
+    let counted = &steps[first..];
     let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
         return Growers::default();
     };
     if steps.len() < FEWEST_MOMENTS || end.at <= begin.at {
         return Growers::default();
     }
-    let mut holders: BTreeMap<Group, Values> = BTreeMap::new();
+    let mut holders: BTreeMap<Group, Vec<&Series>> = BTreeMap::new();
     for series in series.iter().filter(|series| series.group.device == device) {
         for group in [sum_of(device), holder_of(&series.group)] {
-            add(
-                holders.entry(group).or_insert_with(|| vec![(0, 0, 0); steps.len()]),
-                series,
-            );
+            holders.entry(group).or_default().push(series);
         }
     }
     let (mut growers, mut repeats) = (Vec::new(), false);
-    for (group, values) in holders {
-        let values = &values[first..];
+    for (group, list) in holders {
+        // Live bytes, live allocations, and allocations so far.
+        let at = |moment| {
+            list.iter().fold((0u64, 0, 0), |(bytes, count, ever), series| {
+                let held = series.at(moment);
+                (
+                    bytes.saturating_add(held.bytes),
+                    count + held.count,
+                    ever + held.ever_count,
+                )
+            })
+        };
+        let values: Vec<(u64, u64, u64)> = (first..steps.len()).map(at).collect();
         let steps = values.windows(2).map(|pair| pair[1].0 as i128 - pair[0].0 as i128);
         let (up, down) = steps.fold((0, 0), |(up, down), step| (up + step.max(0), down - step.min(0)));
         let rises = values.windows(2).filter(|pair| pair[1].0 > pair[0].0).count();
@@ -149,14 +129,14 @@ pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
         if to <= from || down * 10 > up || rises < 2 {
             continue;
         }
-        let at = |number: usize| (counted[number].at.time_ns - begin.at.time_ns) as f64 / 1e9;
+        let rose = (to - from) as f64;
         growers.push(Grower {
             group,
             from,
             to,
             count,
-            a_step: slope(values, |place| counted[place].number as f64),
-            a_second: slope(values, at),
+            a_step: rose / (end.number - begin.number) as f64,
+            a_second: rose / ((end.at.time_ns - begin.at.time_ns).max(1) as f64 / 1e9),
         });
     }
     let sum = growers
@@ -169,19 +149,6 @@ pub fn growers(series: &[Series], steps: &[Step], device: i16) -> Growers {
         holders: growers,
         repeats,
     }
-}
-
-/// The slope of the straight line that fits best.
-fn slope(values: &[(u64, u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
-    let count = values.len() as f64;
-    let x_mean = (0..values.len()).map(&at).sum::<f64>() / count;
-    let y_mean = values.iter().map(|value| value.0 as f64).sum::<f64>() / count;
-    let mut sums = (0.0, 0.0);
-    for (number, value) in values.iter().enumerate() {
-        let x = at(number) - x_mean;
-        sums = (sums.0 + x * (value.0 as f64 - y_mean), sums.1 + x * x);
-    }
-    if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 }
 }
 
 #[cfg(test)]

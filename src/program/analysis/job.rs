@@ -266,6 +266,11 @@ impl Job {
         self.ledger.devices.get(&HOST_DEVICE)
     }
 
+    /// Whether the times are those of a clock. A log without times has only an order.
+    pub fn knows_times(&self) -> bool {
+        !self.is_imported() || self.header.wall_start_ns > 0
+    }
+
     pub fn is_imported(&self) -> bool {
         self.header.pid == 0 && self.header.host == IMPORTED
     }

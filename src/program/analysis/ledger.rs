@@ -16,9 +16,8 @@ use journal::format::{Allocation, Event, Record};
 use serde::Serialize;
 
 use super::blocks::Blocks;
-use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken, Totals};
+use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
 use super::host_levels::HostLevels;
-use super::out_of_memory::OutOfMemories;
 use super::scene::{Around, Scenes};
 use super::space::Contradiction;
 use super::surges::Surges;
@@ -87,7 +86,6 @@ pub struct Ledger {
     pub surges: Surges,
     /// What the process held of the host's memory.
     pub host: HostLevels,
-    pub out_of_memory: OutOfMemories,
     pub scenes: Scenes,
     /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
     pub streams: u128,
@@ -125,12 +123,6 @@ impl Ledger {
             self.anomalies.unknown_device += 1;
             return;
         }
-        let Totals {
-            reserved, allocated, ..
-        } = self.device(device).all;
-        // An imported log has requests alone.
-        self.out_of_memory
-            .apply(record, reserved.current.max(allocated.current));
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             let devices = &mut self.devices;
             self.scenes

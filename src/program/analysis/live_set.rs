@@ -1,19 +1,18 @@
 //! What was live at a moment: at a time, at the peak, at the last failure for lack of memory, at a mark, at the end.
 //!
-//! `read` passes over a journal once, for any number of moments, also those that are known only afterwards, such as the
-//! peak. A moment that may be the right one is *caught*: from then on, each allocation that was live at it and goes is
+//! A `Catcher` sees a journal once, for any number of moments, also those that are known only afterwards, such as the peak. A moment that may be the right one is *caught*: from then on, each allocation that was live at it and goes is
 //! kept. What is live at the end and was made before the moment, and what was kept, was live at the moment. So the
 //! memory that this takes grows with the number of live allocations, and not with the length of the journal.
 
 use std::collections::{BTreeMap, HashMap};
 
 use journal::format::{Event, MarkKind, Record};
-use journal::reader::Journal;
 
+use super::came::Came;
 use super::device_ledger::{DeviceLedger, Live};
-use super::job::{Job, LoadError, Observer};
+use super::job::Observer;
 use super::ledger::Ledger;
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// A moment of a job. A record of exactly this moment has taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,14 +75,17 @@ pub struct Holder {
     pub count: u64,
     /// When the oldest of them was made, in nanoseconds since the journal began.
     pub oldest_ns: u64,
+    /// When they came, within the time that was asked for.
+    pub came: Came,
 }
 
 impl Holder {
-    fn add(&mut self, bytes: u64, requested: u64, count: u64, oldest_ns: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.requested = self.requested.saturating_add(requested);
-        self.count += count;
-        self.oldest_ns = self.oldest_ns.min(oldest_ns);
+    fn add(&mut self, other: &Holder) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.requested = self.requested.saturating_add(other.requested);
+        self.count += other.count;
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.came = self.came.and(other.came);
     }
 }
 
@@ -114,22 +116,24 @@ pub struct LiveSet {
 impl DeviceSet {
     /// The live allocations by key, most bytes first. The bytes of all holders and `graphs` are `allocated`.
     pub fn holders(&self, by: By) -> Vec<Holder> {
-        holders(&self.live, |live| Key::for_live(live, by))
+        holders(&self.live, by, (0, self.time_ns))
     }
 }
 
-/// Groups allocations by `key`, most bytes first.
-pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, key: impl Fn(&Live) -> Key) -> Vec<Holder> {
+/// Groups allocations, most bytes first. `span`: within which time, from and to, is told when they came.
+pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, by: By, span: (u64, u64)) -> Vec<Holder> {
     let mut groups: HashMap<Key, Holder> = HashMap::new();
     for live in live {
-        let group = groups.entry(key(live)).or_insert(Holder {
-            key: key(live),
-            bytes: 0,
-            requested: 0,
-            count: 0,
+        let one = Holder {
+            key: Key::for_live(live, by),
+            bytes: live.allocated,
+            requested: live.size,
+            count: 1,
             oldest_ns: live.time_ns,
-        });
-        group.add(live.allocated, live.size, 1, live.time_ns);
+            came: Came::at(live.time_ns, span),
+        };
+        let known = groups.entry(one.key);
+        known.and_modify(|known| known.add(&one)).or_insert(one);
     }
     let mut groups: Vec<Holder> = groups.into_values().collect();
     groups.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.key));
@@ -141,7 +145,6 @@ pub struct Named {
     pub name: String,
     /// The sum of all, with the key of the first.
     pub sum: Holder,
-    pub keys: Vec<Key>,
 }
 
 /// Puts holders together that have one name, most bytes first.
@@ -150,14 +153,8 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
     for holder in holders {
         let name = name(&holder);
         match names.get_mut(&name) {
-            Some(named) => {
-                (named.sum).add(holder.bytes, holder.requested, holder.count, holder.oldest_ns);
-                named.keys.push(holder.key);
-            }
-            None => {
-                let (sum, keys) = (holder, vec![holder.key]);
-                names.insert(name.clone(), Named { name, sum, keys });
-            }
+            Some(named) => named.sum.add(&holder),
+            None => drop(names.insert(name.clone(), Named { name, sum: holder })),
         }
     }
     let mut names: Vec<Named> = names.into_values().collect();
@@ -188,8 +185,6 @@ struct Catch {
 pub struct Catcher {
     catches: Vec<Catch>,
     last: Place,
-    /// The first `Moment::Time` that has not come yet.
-    next_ns: u64,
 }
 
 impl Catcher {
@@ -199,33 +194,16 @@ impl Catcher {
             came: false,
             devices: BTreeMap::new(),
         };
-        let mut catcher = Catcher {
+        Catcher {
             catches: moments.iter().map(catch).collect(),
             last: (0, 0),
-            next_ns: 0,
-        };
-        catcher.find_next();
-        catcher
-    }
-
-    fn find_next(&mut self) {
-        let times = self.catches.iter().filter_map(|catch| match catch.moment {
-            Moment::Time(time_ns) if !catch.came => Some(time_ns),
-            _ => None,
-        });
-        self.next_ns = times.min().unwrap_or(u64::MAX);
-    }
-
-    #[cold]
-    fn catch_times(&mut self, ledger: &Ledger, now_ns: u64) {
-        let last = self.last;
-        for catch in &mut self.catches {
-            match catch.moment {
-                Moment::Time(time_ns) if time_ns < now_ns && !catch.came => catch.all(ledger, last, time_ns),
-                _ => {}
-            }
         }
-        self.find_next();
+    }
+
+    /// What was live at one of the moments.
+    pub fn at(mut self, moment: Moment, ledger: &Ledger) -> Option<LiveSet> {
+        self.catches.retain(|catch| catch.moment == moment);
+        self.finish(ledger).pop().flatten()
     }
 
     /// What was live at each moment, in the order in which the moments were given.
@@ -248,8 +226,13 @@ impl Catcher {
 impl Observer for Catcher {
     #[inline]
     fn before(&mut self, ledger: &Ledger, record: &Record) {
-        if record.time_ns > self.next_ns {
-            self.catch_times(ledger, record.time_ns);
+        for catch in &mut self.catches {
+            match catch.moment {
+                Moment::Time(time_ns) if !catch.came && time_ns < record.time_ns => {
+                    catch.all(ledger, self.last, time_ns);
+                }
+                _ => {}
+            }
         }
     }
 
@@ -339,117 +322,5 @@ impl Caught {
             graphs: ledger.graphs(),
             live: Vec::new(),
         };
-    }
-}
-
-/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure.
-pub fn read(journal: &Journal, moments: &[Moment]) -> Result<(Job, Vec<Option<LiveSet>>), LoadError> {
-    let mut catcher = Catcher::new(moments);
-    let job = Job::load_with(journal, &mut [&mut catcher], |_, _| {})?;
-    let sets = catcher.finish(&job.ledger);
-    Ok((job, sets))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::analysis::samples::{block, record};
-
-    /// Frees the block at `address` if one is there, else allocates one. For a size of 0 a request fails, or a mark is
-    /// set.
-    fn records(steps: &[(u64, u64, i16)]) -> Vec<Record> {
-        let mut live = BTreeMap::new();
-        let one = |(slot, &(address, size, device)): (usize, &(u64, u64, i16))| {
-            let address = 0x1000 * (address + 1);
-            let (event, device) = match (size, live.get(&address).copied()) {
-                (0, Some((_, device))) => (Event::out_of_memory(1), device),
-                (0, None) => {
-                    let kind = MarkKind::Instant;
-                    (Event::Mark { text: 1, kind }, device)
-                }
-                (_, Some((size, device))) => {
-                    live.remove(&address);
-                    (Event::free(block(address, size)), device)
-                }
-                (size, None) => {
-                    live.insert(address, (size, device));
-                    (Event::Alloc(block(address, size)), device)
-                }
-            };
-            Record {
-                slot: slot as u64,
-                device,
-                // Pairs of records have the same time.
-                ..record(slot as u64 / 2, event)
-            }
-        };
-        steps.iter().enumerate().map(one).collect()
-    }
-
-    fn sizes(set: &DeviceSet) -> Vec<(u64, u64)> {
-        let mut sizes: Vec<_> = set.live.iter().map(|live| (live.address, live.allocated)).collect();
-        sizes.sort_unstable();
-        sizes
-    }
-
-    proptest! {
-        #[test]
-        fn each_moment_has_what_was_live_at_it(
-            steps in prop::collection::vec((0u64..12, 0u64..9, 0i16..2), 1..80),
-            time_ns in 0u64..45,
-        ) {
-            let records = records(&steps);
-            let moments =
-                [Moment::Time(time_ns), Moment::Peak, Moment::OutOfMemory, Moment::End, Moment::Mark(1)];
-            let mut catcher = Catcher::new(&moments);
-            let mut ledger = Ledger::default();
-            // What a reader would note who looks after each record.
-            let mut at_time = BTreeMap::new();
-            let (mut at_failure, mut at_mark) = (None, None);
-            let mut at_peak: BTreeMap<i16, (u64, Vec<(u64, u64)>)> = BTreeMap::new();
-            let now = |ledger: &Ledger, device: i16| {
-                let live = ledger.live_unsorted().filter(|live| live.device == device);
-                let mut live: Vec<_> = live.map(|live| (live.address, live.allocated)).collect();
-                live.sort_unstable();
-                live
-            };
-            for record in &records {
-                catcher.before(&ledger, record);
-                ledger.apply(record);
-                catcher.after(&ledger, record);
-                let both = || [0, 1].map(|device| now(&ledger, device));
-                if record.time_ns <= time_ns {
-                    at_time.insert((), both());
-                }
-                match record.event {
-                    Event::AllocFailed { .. } => at_failure = Some(both()),
-                    Event::Mark { .. } => at_mark = Some(both()),
-                    _ => {}
-                }
-                let bytes = ledger.devices.get(&record.device).map_or(0, |device| device.all.allocated.current);
-                if bytes > at_peak.get(&record.device).map_or(0, |(most, _)| *most) {
-                    at_peak.insert(record.device, (bytes, now(&ledger, record.device)));
-                }
-            }
-            let caught = catcher.finish(&ledger);
-            let told = |set: &Option<LiveSet>| {
-                let of = |device| set.iter().flat_map(|set| &set.devices).find(|set| set.device == device);
-                [0, 1].map(|device| of(device).map(sizes).unwrap_or_default())
-            };
-            prop_assert_eq!(told(&caught[0]), at_time.remove(&()).unwrap_or_default());
-            prop_assert_eq!(caught[2].is_some(), at_failure.is_some());
-            prop_assert_eq!(told(&caught[2]), at_failure.unwrap_or_default());
-            prop_assert_eq!(caught[4].is_some(), at_mark.is_some());
-            prop_assert_eq!(told(&caught[4]), at_mark.unwrap_or_default());
-            prop_assert_eq!(told(&caught[3]), [0, 1].map(|device| now(&ledger, device)));
-            let peaks = [0, 1].map(|device| at_peak.remove(&device).unwrap_or_default().1);
-            prop_assert_eq!(told(&caught[1]), peaks);
-            for set in caught.iter().flatten().flat_map(|set| &set.devices) {
-                let bytes: u64 = set.holders(By::Size).iter().map(|holder| holder.bytes).sum();
-                prop_assert_eq!(bytes, set.allocated);
-            }
-        }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
-//! layer reported. `out_of_memory` counts failures for lack of
-//! memory. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` keeps what was known when the last request failed, `floors` tells a leak, `came` what may be one, and `finding` says why the
+//! layer reported. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` counts requests that failed for lack of memory and keeps what was known when the last one failed, `floors` tells a leak, `came` what may be one, and `finding` says why the
 //! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! `watch` follows one such journal by its `figures`, which need no allocation remembered, and `held` says what is live and what
 //! is cached.
@@ -40,7 +39,6 @@ pub mod names;
 pub mod nvml;
 mod nvml_layer;
 pub mod origins;
-pub mod out_of_memory;
 pub mod places;
 pub mod pod;
 pub mod rank;

@@ -4,10 +4,10 @@
 
 use base::api::{Api, Class, is_of_host_guard};
 use base::uuid::uuid_text;
-use journal::format::Frame;
+use journal::format::{Frame, MarkKind};
 use serde_json::{Value, json};
 
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// Whether a device of this name is a MIG instance, that is, a part of a card. CUDA adds the instance's profile to the
 /// card's name: the manual of condor_gpu_discovery shows `NVIDIA A100-SXM4-40GB MIG 1g.5gb`, with the 4864 MiB of the
@@ -96,4 +96,13 @@ pub fn frame_as_json(frame: &Frame) -> Value {
 /// The UUID of a device as CUDA's tools write it; `None` if the driver gave none.
 pub fn device_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid_text(*bytes))
+}
+
+/// What a mark is.
+pub fn mark_name(kind: MarkKind) -> &'static str {
+    match kind {
+        MarkKind::Instant => "instant",
+        MarkKind::Begin => "begin",
+        MarkKind::End => "end",
+    }
 }

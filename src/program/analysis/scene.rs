@@ -13,11 +13,15 @@ use journal::format::{Event, FrameworkRequest, MemInfo, ProcessBytes, Record, Te
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
 use super::measurements::Measurements;
-use super::out_of_memory::is_out_of_memory;
 use super::reconciliation::Context;
 
 /// What was measured so long before a failure still holds for it.
 const FRESH_NS: u64 = 1_000_000_000;
+
+/// Whether a call with this result failed for lack of memory.
+pub fn is_out_of_memory(result: i32) -> bool {
+    result == DriverError::OUT_OF_MEMORY.0
+}
 
 /// A job that obtains memory so long after a failure has survived it.
 pub(super) const LONG_AFTER_NS: u64 = 10_000_000_000;
@@ -39,6 +43,7 @@ pub struct Around {
     pub private: u64,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
+    /// What grew steadily up to now: tensors if PyTorch recorded them, or else what is live.
     pub growth: Option<Growth>,
 }
 
@@ -89,7 +94,10 @@ pub struct Scene {
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
     pub around: Around,
-    tid: u32,
+    pub tid: u32,
+    /// How often the thread asked for it, if memory was missing. PyTorch gives its cached memory back after a failure and
+    /// repeats the request: that is the same failure, if the job got no memory in between.
+    pub tries: u64,
     /// The framework asked again, as PyTorch does after it gave its cache back, and that was served.
     pub served_again: bool,
     /// How many allocations succeeded after it.
@@ -109,6 +117,8 @@ pub struct Scenes {
     /// What each thread measured last, by device.
     measured: BTreeMap<(i16, u32), Evidence>,
     last: Option<Scene>,
+    /// The requests that failed for lack of memory, each counted once.
+    pub out_of_memory: u64,
 }
 
 impl Scenes {
@@ -213,7 +223,7 @@ impl Scenes {
             };
         }
         let context = Context::from_measurements(measurements, None, None).map_or(0, |context| context.bytes);
-        self.last = Some(Scene {
+        let mut scene = Scene {
             time_ns: record.time_ns,
             device: record.device,
             api: record.api.number(),
@@ -225,13 +235,19 @@ impl Scenes {
             processes: std::mem::take(&mut evidence.processes),
             around,
             tid: record.tid,
+            tries: 1,
             served_again: false,
             went_on: 0,
             last_allocation_ns: 0,
             freed: 0,
             context,
             evidence,
-        });
+        };
+        match &self.last {
+            Some(last) if last.is_repeated_by(&scene) => scene.tries += last.tries,
+            _ => self.out_of_memory += u64::from(scene.lacked_memory()),
+        }
+        self.last = Some(scene);
     }
 
     fn keep(&mut self, place: (i16, u32), evidence: Evidence) {
@@ -311,6 +327,16 @@ fn add(processes: &mut Vec<ProcessBytes>, process: ProcessBytes) {
 }
 
 impl Scene {
+    /// Whether memory was missing, and not a call of the driver that failed for another reason.
+    pub fn lacked_memory(&self) -> bool {
+        is_out_of_memory(self.result)
+    }
+
+    fn is_repeated_by(&self, next: &Scene) -> bool {
+        let what = |scene: &Scene| (scene.result, scene.api, scene.device, scene.tid, scene.requested);
+        self.went_on == 0 && self.lacked_memory() && what(self) == what(next)
+    }
+
     /// Whether the job still obtained memory so long after it that its end has another cause. A job that dies of the
     /// failure may obtain some while it cleans up, for example for a last checkpoint.
     pub fn was_survived(&self) -> bool {

@@ -2,16 +2,14 @@
 //! vain, and how many bytes have no stack.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use journal::format::{Event, NoStack, Record};
-use journal::reader::Journal;
 
-use super::job::{Job, Observer};
+use super::job::Observer;
 use super::ledger::Ledger;
-use super::live_set::{Holder, Key, holders};
+use super::live_set::{By, Holder, holders};
 use super::origins::FIRST_OF_TORCH;
-use super::out_of_memory::is_out_of_memory;
+use super::scene::is_out_of_memory;
 
 /// The last request that failed for lack of memory.
 pub struct Failure {
@@ -59,13 +57,11 @@ impl Observer for Uses {
     }
 }
 
-/// Goes through the records of a job once more.
-pub fn stack_uses(path: &Path) -> Option<Uses> {
-    let journal = Journal::open(path).ok()?;
-    let mut uses = Uses::default();
-    let job = Job::load_with(&journal, &mut [&mut uses], |_, _| {}).ok()?;
-    let live = job.ledger.live_unsorted().filter(|live| live.counts());
-    uses.holders = holders(live, |live| Key::Stack(live.stack));
-    uses.holders.sort_by_key(|holder| std::cmp::Reverse(holder.requested));
-    Some(uses)
+impl Uses {
+    /// At the end of the journal.
+    pub fn finish(&mut self, ledger: &Ledger) {
+        let live = ledger.live_unsorted().filter(|live| live.counts());
+        self.holders = holders(live, By::Stack, (0, 0));
+        self.holders.sort_by_key(|holder| std::cmp::Reverse(holder.requested));
+    }
 }

@@ -3,15 +3,37 @@
 use std::collections::BTreeMap;
 
 use base::api::Api;
-use journal::format::{Frame, line_of_the_job};
-use journal::reader::Journal;
+use journal::format::{Amount, Frame, line_of_the_job};
 use serde::{Serialize, Serializer};
 
-use super::job::LoadError;
-use super::live_set::{self, DeviceSet, LiveSet, Moment as When};
+use super::device_ledger::Live;
+use super::job::Job;
+use super::labels::Labels;
+use super::live_set::{self, By, Catcher, DeviceSet, Key, LiveSet, Moment as When};
 use super::names::frame_as_json;
-use super::origins::Origins;
 use super::tensor_records;
+
+/// The moments at which tensors are told.
+pub const MOMENTS: [When; 3] = [When::Peak, When::OutOfMemory, When::End];
+
+/// Whose a live allocation is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Tensor,
+    Other,
+    /// It came after PyTorch's last snapshot, or the end of its record, so it may be PyTorch's.
+    Later,
+}
+
+impl Whose {
+    pub fn of(live: &Live, tensors: Option<&tensor_records::Tensors>) -> Whose {
+        match tensors {
+            Some(_) if live.api == Api::torch_alloc.number() => Whose::Tensor,
+            Some(tensors) if live.time_ns > tensors.until_ns() => Whose::Later,
+            _ => Whose::Other,
+        }
+    }
+}
 
 /// Tensors that the same line of code allocated.
 #[derive(Serialize)]
@@ -47,8 +69,36 @@ pub struct Moment {
     pub cached: u64,
     /// Most bytes first.
     pub holders: Vec<Holder>,
-    /// Bytes that other code had, of any class.
+    /// Bytes that other code had, of any class; and those that came later than PyTorch told, so they may be PyTorch's.
     pub others: u64,
+    pub others_or_torch: u64,
+    /// Tensors may be missing: PyTorch told them by snapshots, or some were lost. Then `bytes` is at least what tensors had.
+    pub at_least: bool,
+}
+
+impl Moment {
+    pub fn tensor_bytes(&self) -> Amount {
+        if self.at_least {
+            Amount::AtLeast(self.bytes)
+        } else {
+            Amount::Exact(self.bytes)
+        }
+    }
+
+    pub fn cached_bytes(&self) -> Amount {
+        if self.at_least {
+            Amount::AtMost(self.cached)
+        } else {
+            Amount::Exact(self.cached)
+        }
+    }
+
+    pub fn other_bytes(&self) -> Amount {
+        match self.others_or_torch {
+            0 => Amount::Exact(self.others),
+            _ => Amount::AtLeast(self.others),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -79,57 +129,44 @@ pub struct Tensors {
     pub devices: Vec<DeviceTensors>,
 }
 
-/// The tensors of a journal; `None` if none were recorded.
-pub fn load(journal: &Journal) -> Result<Option<Tensors>, LoadError> {
-    let (job, sets) = live_set::read(journal, &[When::Peak, When::OutOfMemory, When::End])?;
-    let Some(recorded) = &job.tensors else {
-        return Ok(None);
-    };
-    // A file of stacks that cannot be read is named where tensors are named.
-    let origins = Origins::new(None, tensor_records::stacks(journal.path()).unwrap_or_default());
-    let mut sets = sets.into_iter();
-    let [peak, failure, end] = std::array::from_fn(|_| sets.next().flatten());
-    let on = |set: &Option<LiveSet>, device: i16| -> Option<Moment> {
-        let set = set
-            .iter()
-            .flat_map(|set| &set.devices)
-            .find(|set| set.device == device)?;
-        Some(moment(set, &origins))
-    };
-    let of_device = |device: i16| {
-        Some(DeviceTensors {
-            device,
-            peak: on(&peak, device)?,
-            failure: on(&failure, device),
-            end: on(&end, device)?,
-            out_of_memory: recorded.failures_of(device),
+impl Tensors {
+    /// The tensors of a job; `None` if none were recorded. `caught` has `MOMENTS`.
+    pub fn of(job: &Job, caught: Catcher, labels: &Labels) -> Option<Tensors> {
+        let recorded = job.tensors.as_ref()?;
+        let mut sets = caught.finish(&job.ledger).into_iter();
+        let [peak, failure, end] = std::array::from_fn(|_| sets.next().flatten());
+        let on = |set: &Option<LiveSet>, device: i16| -> Option<Moment> {
+            let mut sets = set.iter().flat_map(|set| &set.devices);
+            Some(moment(sets.find(|set| set.device == device)?, recorded, labels))
+        };
+        let of_device = |device: i16| {
+            Some(DeviceTensors {
+                device,
+                peak: on(&peak, device)?,
+                failure: on(&failure, device),
+                end: on(&end, device)?,
+                out_of_memory: recorded.failures_of(device),
+            })
+        };
+        Some(Tensors {
+            torch: recorded.torch.clone(),
+            from: if recorded.snapshots { "state" } else { "record" },
+            recorded: recorded.recorded,
+            lost: recorded.lost,
+            damaged: recorded.damaged,
+            until_ns: recorded.until_ns(),
+            devices: recorded.devices().filter_map(of_device).collect(),
         })
-    };
-    Ok(Some(Tensors {
-        torch: recorded.torch.clone(),
-        from: if recorded.snapshots { "state" } else { "record" },
-        recorded: recorded.recorded,
-        lost: recorded.lost,
-        damaged: recorded.damaged,
-        until_ns: recorded.until_ns(),
-        devices: recorded.devices().filter_map(of_device).collect(),
-    }))
+    }
 }
 
-fn moment(set: &DeviceSet, origins: &Origins) -> Moment {
-    let is_tensor = |api: u16| api == Api::torch_alloc.number();
-    let tensors = set.live.iter().filter(|live| is_tensor(live.api));
-    let of_tensors = live_set::holders(tensors, |live| live_set::Key::Stack(live.stack));
-    let (mut bytes, mut count) = (0u64, 0);
+fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors, labels: &Labels) -> Moment {
+    let of = |whose| (set.live.iter()).filter(move |live| Whose::of(live, Some(recorded)) == whose);
+    let bytes = |whose| of(whose).fold(0u64, |sum, live| sum.saturating_add(live.allocated));
     let mut lines: BTreeMap<Option<Frame>, Holder> = BTreeMap::new();
-    for held in of_tensors {
-        bytes = bytes.saturating_add(held.bytes);
-        count += held.count;
-        let stack = match held.key {
-            live_set::Key::Stack(number) => origins.frames(number),
-            _ => None,
-        };
-        let stack = stack.unwrap_or_default();
+    for held in live_set::holders(of(Whose::Tensor), By::Stack, (0, set.time_ns)) {
+        let Key::Stack(number) = held.key else { continue };
+        let stack = labels.frames(number).unwrap_or_default();
         let place = line_of_the_job(stack).cloned();
         let holder = lines.entry(place.clone()).or_insert_with(|| Holder {
             place,
@@ -146,10 +183,12 @@ fn moment(set: &DeviceSet, origins: &Origins) -> Moment {
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     Moment {
         time_ns: set.time_ns,
-        bytes,
-        tensors: count,
+        bytes: bytes(Whose::Tensor),
+        tensors: of(Whose::Tensor).count() as u64,
         cached: set.free_inside,
         holders,
-        others: set.allocated.saturating_sub(bytes),
+        others: bytes(Whose::Other).saturating_add(set.graphs),
+        others_or_torch: bytes(Whose::Later),
+        at_least: recorded.snapshots || recorded.lost > 0 || recorded.damaged > 0,
     }
 }

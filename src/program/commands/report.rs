@@ -10,7 +10,7 @@ use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::journals::{collect, in_folder, newest};
+use crate::journals::{collect, newest, only};
 use crate::output::Output;
 use crate::render::progress;
 use crate::report;
@@ -67,7 +67,7 @@ impl Report {
         if journals.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
-        let against = self.against.as_deref().map(only_journal).transpose()?;
+        let against = self.against.as_deref().map(only).transpose()?;
         if !self.json {
             self.keep_others(journals.iter().chain(&against))?;
         }
@@ -108,24 +108,6 @@ impl Report {
             "{}: exists already and is no report: give another name with -o, or --force",
             shown(&self.output)
         )))
-    }
-}
-
-/// The journal at `path`, or the only one in the folder `path`.
-fn only_journal(path: &Path) -> Result<PathBuf, Failure> {
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    let unread = |why: String| Failure::refused(format!("--against {}: {why}", shown(path)));
-    let found = in_folder(path).map_err(|error| unread(format!("cannot be read: {error}")))?;
-    let mut found = collect(&found, &mut Vec::new());
-    match (found.pop_first(), found.len()) {
-        (Some(only), 0) => Ok(only),
-        (None, _) => Err(unread("no journals in this folder".to_owned())),
-        (Some(_), others) => Err(unread(format!(
-            "{} journals in this folder: name one of them",
-            others + 1
-        ))),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::io::{self, IsTerminal};
 
+use chrono::{DateTime, SecondsFormat};
 use config::table;
-use journal::format::Amount;
+use journal::format::{Amount, Reason};
 use journal::reader::State;
 use serde_json::{Value, json};
 
@@ -38,9 +39,10 @@ pub fn amount(amount: Amount) -> String {
     match amount {
         Amount::Exact(0) => "none".to_owned(),
         Amount::Exact(bytes) => size(bytes),
-        Amount::AtLeast(bytes) => format!("at least {}", size(bytes)),
-        Amount::AtMost(bytes) => format!("at most {}", size(bytes)),
-        Amount::NotKnown(_) => "an unknown amount".to_owned(),
+        Amount::AtLeast(bytes @ 1..) => format!("at least {}", size(bytes)),
+        Amount::AtMost(bytes @ 1..) => format!("at most {}", size(bytes)),
+        Amount::NotKnown(Reason::EventsLost) => "an unknown amount (events were lost)".to_owned(),
+        Amount::AtLeast(0) | Amount::AtMost(0) | Amount::NotKnown(_) => "an unknown amount".to_owned(),
     }
 }
 
@@ -68,6 +70,7 @@ pub fn ended(state: State) -> String {
 pub fn ended_after(job: &Job) -> String {
     let after = duration(job.duration_ns);
     match job.state {
+        _ if !job.knows_times() => "not known".to_owned(),
         _ if job.is_imported() => format!("not known, after {after}"),
         _ if !knows_end(job) => format!("{NOT_KNOWN}, last sign of life after {after}"),
         State::Running => format!("running for {after}"),
@@ -106,10 +109,10 @@ pub fn host(job: &Job, width: usize) -> String {
 
 /// When a job started.
 pub fn started(job: &Job) -> String {
-    if job.header.knows_process() {
-        time(job.header.wall_start_ns)
-    } else {
-        NOT_KNOWN.to_owned()
+    match job.header.knows_process() {
+        true if job.knows_times() => time(job.header.wall_start_ns),
+        true => "at a time that is not known".to_owned(),
+        false => NOT_KNOWN.to_owned(),
     }
 }
 
@@ -155,30 +158,8 @@ pub fn duration(ns: u64) -> String {
 
 /// A time, given in nanoseconds after 1970, as RFC 3339 in UTC with whole seconds.
 pub fn time(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    let (days, of_day) = (seconds / 86400, seconds % 86400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// The date (year, month, day) that lies `days` after 1970-01-01. The computation starts years in March, so that the
-/// leap day is the last day of a year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    let since_march_0 = days + 719_468;
-    let era = since_march_0 / DAYS_IN_400_YEARS;
-    let day_of_era = since_march_0 % DAYS_IN_400_YEARS;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let time = DateTime::from_timestamp((ns / 1_000_000_000) as i64, 0);
+    time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
 #[cfg(test)]

@@ -36,18 +36,13 @@ pub struct JobPage {
 
 impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        if let Some(lines) = verdict(job) {
-            for (line, number) in lines.iter().zip(0..) {
-                writeln!(out, "{}", strong(&line.to_string(), self.bold && number == 0))?;
-            }
-            writeln!(out)?;
+        for (line, number) in verdict(job).iter().zip(0..) {
+            writeln!(out, "{}", strong(&line.to_string(), self.bold && number == 0))?;
         }
+        writeln!(out)?;
         self.head(out, job)?;
         let empty = DeviceLedger::default();
         let devices = job.devices();
-        if devices.is_empty() && job.ledger.events == 0 {
-            return writeln!(out, "\nNo GPU memory was asked for.");
-        }
         for (ordinal, entry, ledger) in devices {
             let about = entry.map_or_else(String::new, |entry| {
                 let limit = entry

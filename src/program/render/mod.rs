@@ -1,5 +1,6 @@
 //! The parts of text and JSON output that more than one command uses.
 
+pub mod answer;
 pub mod format;
 pub mod host_memory;
 pub mod job_page;

@@ -8,12 +8,11 @@ use base::cuda::DriverError;
 use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Header, State, TensorFile};
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use super::format::{amount, amount_json, printable, shown, size};
+use super::format::{amount, printable, shown, size};
 use super::verdict_lines::process_name;
 use crate::analysis::device_ledger::DeviceLedger;
-use crate::analysis::finding::{Failure, Verdict};
+use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
@@ -53,8 +52,58 @@ impl Step {
         }
     }
 
-    pub fn as_json(&self) -> Value {
-        json!({ "what": self.what, "effect": self.effect, "gains": amount_json(self.gains) })
+    /// What to say of memory that came again and again and stayed.
+    pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<Step> {
+        (finding.verdict == Verdict::LiveSet && bytes > 0).then(|| {
+            Step::from(format!(
+                "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
+                 --leaks {} names it",
+                size(bytes),
+                shown(&job.path)
+            ))
+        })
+    }
+}
+
+/// What a strategy would have made of the job's requests, as a replay found.
+#[derive(Serialize)]
+pub struct Replayed {
+    pub strategy: &'static str,
+    /// Bytes that this process could have had of the device.
+    #[serde(rename = "device_memory")]
+    pub room: u64,
+    pub fits: bool,
+    #[serde(rename = "peak_reserved")]
+    pub peak: u64,
+}
+
+impl Replayed {
+    /// What is worth a line about it.
+    fn step(&self, job: &Job, verdict: Verdict) -> Option<Step> {
+        let &Replayed {
+            strategy,
+            room,
+            peak,
+            fits,
+        } = self;
+        let allocator = if job.tensors.is_some() {
+            "--torch allocator "
+        } else {
+            ""
+        };
+        let [room, peak] = [room, peak].map(size);
+        let what = match (fits, verdict) {
+            (true, _) => format!(
+                "Replay: under {strategy} this request fits, with {peak} of {room} reserved: vramshim run \
+                 {allocator}--strategy {strategy}"
+            ),
+            (false, Verdict::LiveSet | Verdict::Unusable) => {
+                format!("Replay: under {strategy} this request does not fit into {room} either")
+            }
+            (false, _) => return None,
+        };
+        let effect = Effect::Replayed;
+        Some(Step { effect, ..what.into() })
     }
 }
 
@@ -76,18 +125,26 @@ impl fmt::Display for Step {
     }
 }
 
-/// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
-pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<Step> {
-    let verdict = failure.shortage.verdict();
+/// What to do, the most promising first. `replayed`: what a replay of the job's requests found, or `Err` if none was made.
+pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, ()>) -> Vec<Step> {
+    let Some(failure) = &finding.failure else {
+        return without_failure(job, finding);
+    };
+    let verdict = finding.verdict;
     let mut next: Vec<Step> = first(job, failure)
         .into_iter()
         .chain(find_tensors(job))
         .map(Step::from)
         .collect();
-    next.extend(replayed.map(|what| Step {
-        effect: Effect::Replayed,
-        ..what.into()
-    }));
+    next.extend(match replayed {
+        Ok(replayed) => replayed.as_ref().and_then(|replayed| replayed.step(job, verdict)),
+        // Who is told that free memory cannot be used asks what would use it.
+        Err(()) => (verdict == Verdict::Unusable && job.caches().is_none()).then(|| {
+            "vramshim why replays the requests, and says whether another strategy serves them"
+                .to_owned()
+                .into()
+        }),
+    });
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
         next.extend(without_cache(job, failure));
     }
@@ -370,9 +427,8 @@ fn have_all_events(job: &Job) -> String {
     }
 }
 
-pub fn without_failure(job: &Job) -> Vec<Step> {
+fn without_failure(job: &Job, finding: &Finding) -> Vec<Step> {
     let mut next: Vec<String> = Vec::new();
-    let finding = job.finding();
     if finding.verdict == Verdict::NotEnoughEvidence {
         next.push(have_all_events(job));
     }

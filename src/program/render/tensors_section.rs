@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use journal::format::Frame;
 
-use super::format::{count, duration, printable, size, strong};
+use super::format::{amount, count, duration, printable, size, strong};
 use super::table::table;
 use crate::analysis::frameless::NO_PYTHON;
 use crate::analysis::tensors::{Holder, Tensors};
@@ -24,12 +24,19 @@ pub fn page(out: &mut impl Write, tensors: &Tensors, top: usize, bold: bool) -> 
         writeln!(out, "\n{}", strong(&title, bold))?;
         writeln!(
             out,
-            "  {} in {} tensors at {}, beside {} cached; other code had {}",
-            size(peak.bytes),
+            "  {} in {} tensors at {}, beside {} cached; other code had {}{}",
+            amount(peak.tensor_bytes()),
             count(peak.tensors),
             duration(peak.time_ns),
-            size(peak.cached),
-            size(peak.others),
+            amount(peak.cached_bytes()),
+            amount(peak.other_bytes()),
+            match peak.others_or_torch {
+                0 => String::new(),
+                later => format!(
+                    ", and {} came after PyTorch's last line here: whose they are is not known",
+                    size(later)
+                ),
+            }
         )?;
         let row = |holder: &Holder| vec![size(holder.bytes), count(holder.tensors), place(holder.place.as_ref())];
         let rows: Vec<_> = peak.holders.iter().take(top).map(row).collect();

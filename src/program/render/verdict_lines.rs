@@ -1,17 +1,16 @@
 //! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
-use std::{fmt, iter};
+use std::fmt;
 
-use journal::format::{MemInfo, ProcessBytes, Teller};
+use journal::format::{Amount, ProcessBytes};
 use journal::reader::{Device, Header, State, TensorFile};
-use serde_json::{Value, json};
 
-use crate::analysis::finding::{Distance, Failure, Finding, Verdict};
+use crate::analysis::finding::{Distance, Failure, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, failed_with, is_mig_instance};
 use crate::analysis::scene::Scene;
 use crate::analysis::tensor_records::segment_for;
-use crate::render::format::{duration, events_were, job_ended, knows_end, many, printable, shown, size, times};
+use crate::render::format::{amount, duration, events_were, knows_end, many, printable, shown, size, times};
 
 /// A line about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,21 +30,16 @@ impl fmt::Display for Line {
 }
 
 /// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. Before them stand how
-/// the job ended if it did not end by the failure, and whether the journal is damaged. `None` if the job used no device.
-pub fn verdict(job: &Job) -> Option<Vec<Line>> {
-    let lines = sentences(job);
+/// the job ended if it did not end by the failure, and whether the journal is damaged.
+pub fn verdict(job: &Job) -> Vec<Line> {
     let damaged = damaged_parts(job);
     let damage = (!damaged.is_empty()).then(|| {
         format!(
             "Damaged journal: not certain, because what is said here rests on what is left of it. Damaged: {damaged}"
         )
     });
-    let lines = match (&damage, lines) {
-        (Some(_), None) => vec![Line::Other("In what is left, no device was used".to_owned())],
-        (_, lines) => lines?,
-    };
     let before = damage.into_iter().chain(without_tensors(job)).map(Line::Other);
-    Some(before.chain(lines).collect())
+    before.chain(sentences(job)).collect()
 }
 
 /// The lines as one text.
@@ -54,8 +48,13 @@ pub fn text_of(lines: &[Line]) -> String {
 }
 
 /// The verdict as far as the records go.
-fn sentences(job: &Job) -> Option<Vec<Line>> {
+fn sentences(job: &Job) -> Vec<Line> {
     let finding = job.finding();
+    let left = |failed| match &finding.distance {
+        Some(left) => distance(failed, left, finding.uncertain),
+        None if damaged_parts(job).is_empty() => "No GPU memory was asked for".to_owned(),
+        None => "In what is left, no device was used".to_owned(),
+    };
     let mut lines = match (&finding.failure, finding.refused_by_torch) {
         (Some(failure), _) => vec![
             Line::Explanation(explanation(job, failure)),
@@ -63,18 +62,12 @@ fn sentences(job: &Job) -> Option<Vec<Line>> {
         ],
         (None, Some(refused)) => vec![
             Line::Explanation(refused_by_torch(refused)),
-            Line::Other(distance("No call of CUDA failed", finding.distance.as_ref()?)),
+            Line::Other(left("No call of CUDA failed")),
         ],
         (None, None) => {
-            let what_is_left = finding.distance.as_ref();
-            let what_is_left =
-                what_is_left.map(|left| Line::Other(distance("No request failed for lack of memory", left)));
-            if finding.verdict == Verdict::NotEnoughEvidence {
-                let cut_off = Line::Explanation(cut_off(job));
-                iter::once(cut_off).chain(what_is_left).collect()
-            } else {
-                vec![what_is_left?]
-            }
+            let cut_off = (finding.verdict == Verdict::NotEnoughEvidence).then(|| Line::Explanation(cut_off(job)));
+            let what_is_left = Line::Other(left("No request failed for lack of memory"));
+            cut_off.into_iter().chain([what_is_left]).collect()
         }
     };
     if let Some(Line::Other(line)) = lines.last_mut().filter(|_| job.lost > 0) {
@@ -112,7 +105,7 @@ fn sentences(job: &Job) -> Option<Vec<Line>> {
     {
         lines.insert(0, Line::Other(format!("{end}; {not_for_lack}")));
     }
-    Some(lines)
+    lines
 }
 
 /// The damaged parts of a journal, in words. The text is empty if no part is damaged.
@@ -170,7 +163,7 @@ fn refused_by_torch(refused: &Scene) -> String {
 fn explanation(job: &Job, failure: &Failure) -> String {
     let mut text = failure.shortage.explanation();
     let verdict = failure.shortage.verdict();
-    if let (Verdict::Growth, Some(growth)) = (verdict, failure.growth) {
+    if let (Verdict::Growth, Some(growth)) = (verdict, failure.scene.around.growth) {
         text += &format!(
             ". They came from {} to {}",
             duration(growth.from_ns),
@@ -204,7 +197,7 @@ fn explanation(job: &Job, failure: &Failure) -> String {
 }
 
 /// The device of a failure, if it is a MIG instance.
-fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
+pub fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
     let device = job.header.device(failure.scene.device);
     device.filter(|device| is_mig_instance(&device.name))
 }
@@ -212,12 +205,12 @@ fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
 /// The request, and what the job did after it.
 fn what_failed(job: &Job, failure: &Failure) -> String {
     let scene = failure.scene;
-    let tries = match failure.request.map_or(1, |request| request.tries) {
+    let tries = match scene.tries {
         1 => String::new(),
         tries => format!(" (asked {}, counted once)", times(tries)),
     };
-    let why = match (failure.request, scene.by_limit) {
-        (None, _) => format!(", {}", failed_with(scene.api, scene.result)),
+    let why = match (scene.lacked_memory(), scene.by_limit) {
+        (false, _) => format!(", {}", failed_with(scene.api, scene.result)),
         (_, true) if failure.shortage.is_of_group() => ", refused by the limit of the group".to_owned(),
         (_, true) => ", refused by the limit".to_owned(),
         (_, false) if scene.is_of_host_guard() => ", refused by the host guard".to_owned(),
@@ -238,17 +231,17 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         api_name(scene.api),
         duration(scene.time_ns)
     );
-    let held = match failure.request {
+    let lacked = scene.lacked_memory() && !scene.of_host;
+    let held = match failure.shortage.lost_before {
+        // An imported log has requests alone.
+        0 if lacked => format!(
+            "; the process held {} there",
+            size(scene.around.reserved.max(scene.around.live))
+        ),
         // With lost events it is not known.
-        Some(request) if !scene.of_host && failure.shortage.lost_before == 0 => {
-            format!("; the process held {} there", size(request.held))
-        }
         _ => String::new(),
     };
-    let out = match failure.request {
-        Some(_) if !scene.of_host => "Out of memory",
-        _ => "Failed",
-    };
+    let out = if lacked { "Out of memory" } else { "Failed" };
     // How an imported job ended is not known, nor if that part of the header is damaged.
     let state = if job.is_imported() || !knows_end(job) {
         State::Killed
@@ -263,26 +256,21 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (0, freed, _) => Some(many(freed, "free")),
         (went_on, ..) => Some(many(went_on, "allocation")),
     };
-    match (followed, state) {
-        (Some(followed), _) => {
-            let number = times(job.ledger.out_of_memory.count.max(1));
-            format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
-        }
-        (None, State::Dumped) => {
-            format!("{out}: {request}; the job ran when this copy was made, and had allocated nothing since{held}")
-        }
-        (None, State::Running) => {
-            format!("{out}: {request}; the job still runs, and allocated nothing since{held}")
-        }
-        (None, State::Exited(0)) => {
-            format!("{out}: {request}; the job made no further allocation and ended well{held}")
-        }
-        (None, State::Killed) if scene.freed > 0 => format!(
-            "{out}: {request}; the job freed {} after it, as on its way out, and allocated nothing{held}",
-            many(scene.freed, "allocation")
-        ),
-        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
+    if let Some(followed) = followed {
+        let number = times(job.ledger.scenes.out_of_memory.max(1));
+        return format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}");
     }
+    let then = match state {
+        State::Dumped => "ran when this copy was made, and had allocated nothing since".to_owned(),
+        State::Running => "still runs, and allocated nothing since".to_owned(),
+        State::Exited(0) => "made no further allocation and ended well".to_owned(),
+        State::Killed if scene.freed > 0 => {
+            let freed = many(scene.freed, "allocation");
+            format!("freed {freed} after it, as on its way out, and allocated nothing")
+        }
+        _ => "allocated nothing after it".to_owned(),
+    };
+    format!("{out}: {request}; the job {then}{held}")
 }
 
 /// Who refused a request besides the library, in words.
@@ -292,29 +280,9 @@ pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
     Some(refusal.words(file.as_deref()))
 }
 
-/// Who refused the request of a scene, as JSON; null if that is not known.
-fn refused_by_json(header: &Header, failure: &Failure) -> Value {
-    let scene = failure.scene;
-    let by = match scene.refusal() {
-        _ if scene.guard.is_some() => "guard",
-        _ if scene.by_limit && failure.shortage.is_of_group() => "group_limit",
-        _ if scene.by_limit => "limit",
-        Some(refusal) => refusal.by.name(),
-        None => return Value::Null,
-    };
-    let refusal = scene.refusal();
-    let memory = |memory: MemInfo| json!({ "total": memory.total, "free": memory.free });
-    json!({
-        "by": by,
-        "file": refusal.and_then(|refusal| header.file_of(refusal.by)),
-        "result": refusal.and_then(|refusal| refusal.result),
-        "shown": scene.shown().map(memory),
-        "driver": failure.shortage.refusal.and_then(|refusal| refusal.driver).map(memory),
-    })
-}
-
-/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did.
-fn distance(failed: &str, distance: &Distance) -> String {
+/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did. If records are missing, it is
+/// not known how full it was.
+fn distance(failed: &str, distance: &Distance, is_at_least: bool) -> String {
     let &Distance {
         device,
         peak,
@@ -326,6 +294,14 @@ fn distance(failed: &str, distance: &Distance) -> String {
         (_, true) => "the limit of its group, of which other members took what is not known here",
         (true, false) => "its limit",
         (false, false) => "the device's memory",
+    };
+    if is_at_least {
+        let peak = amount(Amount::AtLeast(peak));
+        return format!("{failed}: {peak} of device {device} reserved; how far below {what} that stayed is not known");
+    }
+    let Some(room) = room else {
+        let peak = size(peak);
+        return format!("{failed}: at most {peak} of device {device} reserved; how large the device is is not known");
     };
     match room.checked_sub(peak) {
         Some(left) => format!(
@@ -348,84 +324,4 @@ pub fn process_name(process: &ProcessBytes) -> String {
         (pid, "") => pid.to_string(),
         (pid, name) => format!("{pid} {}", printable(name, 16)),
     }
-}
-
-pub fn as_json(job: &Job) -> Value {
-    let finding = job.finding();
-    let Finding {
-        verdict,
-        fatal,
-        uncertain,
-        ..
-    } = finding;
-    let sentences = self::verdict(job);
-    let mut page = json!({
-        "verdict": verdict.name(),
-        "text": sentences.as_ref().map(|lines| text_of(lines)),
-        "fatal": fatal,
-        "uncertain": uncertain,
-        "ended": job_ended(job),
-        "distance": finding.distance,
-    });
-    if let Some(distance) = finding.distance {
-        page["distance"]["left"] = json!(distance.room.saturating_sub(distance.peak));
-    }
-    let Some(failure) = &finding.failure else { return page };
-    let (scene, shortage) = (failure.scene, &failure.shortage);
-    page["failure"] = json!({
-        "api": api_name(scene.api),
-        "device": scene.device,
-        "requested": scene.requested,
-        "code": scene.result,
-        "result": failed_with(scene.api, scene.result),
-        "refused_by_limit": scene.by_limit,
-        "refused_by": refused_by_json(&job.header, failure),
-        "guard": scene.guard.map(|guard| json!({ "bytes": guard.bytes, "of_device": guard.of_device })),
-        "of_host": scene.of_host,
-        "time_ns": scene.time_ns,
-        "tries": failure.request.map_or(1, |request| request.tries),
-        "allocations_after": scene.went_on,
-        "frees_after": scene.freed,
-        "largest_cached_block": shortage.largest_cached,
-    });
-    page["ledger"] = json!(shortage.parts.map(|parts| json!({
-        "total": parts.total,
-        "told_by": if parts.of_layer { "layer" } else { "driver" },
-        "live": parts.live,
-        "cached": parts.cached,
-        "context": parts.context,
-        "others": parts.others,
-        "unknown": parts.unknown,
-        "free": parts.free,
-    })));
-    page["mig_instance"] = json!(mig_instance(job, failure).map(|device| json!({
-        "name": device.name,
-        "total": device.total_memory,
-    })));
-    page["limit"] = json!(shortage.allowance.map(|allowance| json!({
-        "limit": allowance.limit,
-        "used": allowance.used,
-        "own": allowance.own,
-        "group": allowance.group,
-    })));
-    page["growth"] = json!(failure.growth);
-    let processes: Vec<Value> = scene
-        .processes
-        .iter()
-        .map(|process| {
-            json!({
-                "pid": Some(process.pid).filter(|&pid| pid > 0),
-                "host_pid": Some(process.host_pid).filter(|&pid| pid > 0),
-                "bytes": process.bytes,
-                "name": process.name.text(),
-                "known_from": match process.told_by {
-                    Teller::Nvml => "nvml",
-                    Teller::Account => "account",
-                    _ => "not_known",
-                },
-            })
-        })
-        .collect();
-    page["processes"] = json!(processes);
-    page
 }

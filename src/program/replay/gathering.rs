@@ -1,14 +1,15 @@
 //! Collects the requests of a trace of any format. Matches each free with its allocation, and counts the live bytes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
+use std::fmt::Display;
+use std::path::Path;
 
+use base::text::shown;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
 use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
-use crate::import::snapshot::WANTED;
 
 /// The kind of a trace, and what the trace says about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(super) struct Doubts {
     pub(super) has_segments: bool,
     /// The job used memory that is not played.
     pub(super) has_others: bool,
+    /// Events or tensors are missing.
+    pub(super) is_partial: bool,
 }
 
 /// Collects requests. An allocation is found by its address until it is freed.
@@ -55,9 +58,13 @@ pub(super) struct Gathering {
     /// The live bytes. `u128`, because the sizes in a file may be arbitrarily large.
     bytes: u128,
     pub(super) peak: u128,
+    /// Bytes of all requests.
+    pub(super) asked: u128,
     pub(super) unmatched: u64,
     /// The latest request that failed, if the job got no memory since.
     failed: Option<Failed>,
+    /// A request failed, so PyTorch gave its cache back by itself.
+    has_failed: bool,
     /// The bytes of the request that ended the job, once it is among `requests`.
     pub(super) fatal: Option<u64>,
     pub(super) notes: Vec<String>,
@@ -84,6 +91,22 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
+    /// Takes over the requests of a device.
+    pub(super) fn take(&mut self, device: Gathering) {
+        let (notes, torch) = (std::mem::take(&mut self.notes), std::mem::take(&mut self.torch));
+        let has_private = device.doubts.has_private;
+        let doubts = Doubts {
+            has_private,
+            ..self.doubts
+        };
+        *self = Gathering {
+            notes,
+            torch,
+            doubts,
+            ..device
+        };
+    }
+
     /// How a tensor was asked for: on this stream, from this pool of PyTorch. Pools other than `DEFAULT_POOL` are private.
     pub(super) fn tensor(&mut self, stream: Option<u64>, pool: (u64, u64)) -> Way {
         if pool == DEFAULT_POOL {
@@ -128,6 +151,7 @@ impl Gathering {
         if size > 0 {
             self.add(id, Action::Allocate { size, way });
         }
+        self.asked += u128::from(size);
         self.bytes += u128::from(size);
         self.peak = self.peak.max(self.bytes);
     }
@@ -139,6 +163,7 @@ impl Gathering {
         } else {
             way
         };
+        self.has_failed = true;
         if size > 0 {
             self.next += 1;
             self.failed = Some(Failed {
@@ -166,7 +191,7 @@ impl Gathering {
         ));
     }
 
-    /// PyTorch gave a segment back, though it did not lack memory: the job told it to. Several segments are one order.
+    /// PyTorch gave a segment back: the job told it to, if no request fails. Several segments are one order.
     pub(super) fn empty_cache(&mut self) {
         if !matches!(
             self.requests.last(),
@@ -199,6 +224,9 @@ impl Gathering {
     /// Ends the collection. Returns how long the trace lasted; `None` if the trace has no times.
     pub(super) fn end(&mut self) -> Option<u64> {
         self.add_fatal_request();
+        if self.has_failed {
+            self.requests.retain(|request| request.action != Action::EmptyCache);
+        }
         let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
         if duration_ns == 0 {
             for (request, number) in self.requests.iter_mut().zip(0..) {
@@ -209,41 +237,32 @@ impl Gathering {
     }
 }
 
-/// Why a trace is not played, without the file's name.
+/// Why a trace is not played.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unplayed {
-    #[error("the {what} tells of no device {wanted}: there is {known}")]
-    NoSuchDevice {
-        what: &'static str,
-        wanted: i16,
-        known: String,
-    },
-    #[error("is a log, which names no devices: leave --device out")]
-    LogOfNoDevice,
+pub enum Unplayed {
+    /// The trace is in order, but `--device` does not fit it.
+    #[error("{0}")]
+    OfDevice(String),
+    #[error("{0}")]
+    Other(String),
     /// The error names the file.
     #[error(transparent)]
     Journal(#[from] OpenError),
-    #[error(
-        "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)"
-    )]
-    OtherKind,
-    #[error(
-        "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again"
-    )]
-    NoHistory,
-    #[error("event {index} of device {device} allocates no size: {WANTED}")]
-    NoSize { index: usize, device: i16 },
-    #[error("holds no request for linear device memory: give the trace of a job that allocated some")]
-    NoRequest,
-    #[error("holds no request for linear device memory; {0}")]
-    OtherRequests(String),
-    #[error(transparent)]
-    Unreadable(Box<dyn Error + Send + Sync>),
 }
 
 impl Unplayed {
-    pub(super) fn unreadable(problem: impl Into<Box<dyn Error + Send + Sync>>) -> Unplayed {
-        Unplayed::Unreadable(problem.into())
+    pub(super) fn other(problem: impl Display) -> Unplayed {
+        Unplayed::Other(problem.to_string())
+    }
+
+    /// With the name of the file.
+    pub(super) fn of(self, path: &Path) -> Unplayed {
+        let named = |problem| format!("{}: {problem}", shown(path));
+        match self {
+            Unplayed::OfDevice(problem) => Unplayed::OfDevice(named(problem)),
+            Unplayed::Other(problem) => Unplayed::Other(named(problem)),
+            Unplayed::Journal(error) => Unplayed::Journal(error),
+        }
     }
 }
 
@@ -263,8 +282,10 @@ pub(super) fn choose_device<T>(
     let most_used = || devices.iter().max_by_key(|(_, value)| most(value));
     let chosen = wanted.unwrap_or_else(|| most_used().map_or(0, |(&device, _)| device));
     if wanted.is_some() && !devices.contains_key(&chosen) {
-        let (wanted, known) = (chosen, listed(None));
-        return Err(Unplayed::NoSuchDevice { what, wanted, known });
+        let known = listed(None);
+        return Err(Unplayed::OfDevice(format!(
+            "the {what} tells of no device {chosen}: there is {known}"
+        )));
     }
     if devices.len() > 1 {
         gathering.notes.push(format!(

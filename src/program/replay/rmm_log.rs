@@ -25,10 +25,10 @@ pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> R
             Action::Failure { size, stream } => gathering.fail(size, Way::Tensor(stream)),
         }
     })
-    .map_err(Unplayed::unreadable)?;
+    .map_err(Unplayed::other)?;
     if let End::Cut(problem) = end {
         if gathering.requests.is_empty() {
-            return Err(Unplayed::unreadable(problem.to_string()));
+            return Err(Unplayed::other(problem));
         }
         gathering.notes.push(format!("{problem}; what comes before is played"));
     }

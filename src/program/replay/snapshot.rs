@@ -7,15 +7,17 @@ use std::path::Path;
 use super::gathering::{Gathering, Source, Unplayed, choose_device};
 use super::requests::{TorchSettings, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
-use crate::import::snapshot::{Action, Event, read};
+use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, Unplayed> {
-    let (page, _) = read(path).map_err(Unplayed::unreadable)?;
+    let (page, _) = read(path).map_err(Unplayed::other)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
     if recorded.is_empty() {
-        return Err(Unplayed::NoHistory);
+        return Err(Unplayed::other(
+            "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again",
+        ));
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
@@ -81,7 +83,9 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         let Some(address) = event.addr else { continue };
         match event.action {
             Action::Alloc => {
-                let size = event.size.ok_or(Unplayed::NoSize { index, device })?;
+                let size = event.size.ok_or_else(|| {
+                    Unplayed::other(format!("event {index} of device {device} allocates no size: {WANTED}"))
+                })?;
                 let way = gathering.tensor(event.stream, pool_of(address, event.pool_id));
                 gathering.allocate(address, size, way);
             }

@@ -2,9 +2,7 @@
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base::api::{Api, Class};
 use base::text::{events_were, many, shown};
@@ -16,8 +14,8 @@ use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::ledger::is_of_framework;
-use crate::analysis::out_of_memory::is_out_of_memory;
-use crate::analysis::tensor_records::{DEFAULT_POOL, Merged, Tensors};
+use crate::analysis::scene::is_out_of_memory;
+use crate::analysis::tensor_records::{Merged, Tensors};
 use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
@@ -43,35 +41,15 @@ pub struct Trace {
     pub notes: Vec<String>,
 }
 
-/// Why a file is not played.
-#[derive(Debug)]
-pub struct TraceError {
-    path: PathBuf,
-    why: Unplayed,
-}
-
-impl TraceError {
-    /// Whether the trace is in order, but `--device` does not fit it.
-    pub fn is_of_device(&self) -> bool {
-        matches!(self.why, Unplayed::NoSuchDevice { .. } | Unplayed::LogOfNoDevice)
-    }
-}
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match &self.why {
-            Unplayed::Journal(names_the_file) => names_the_file.fmt(f),
-            why => write!(f, "{}: {why}", shown(&self.path)),
-        }
-    }
-}
-
-impl Error for TraceError {}
-
 impl Trace {
+    /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
+    pub fn is_partial(&self) -> bool {
+        self.doubts.is_partial || self.unmatched > 0
+    }
+
     /// Whether a strategy may have needed more than a replay of this trace says.
     pub fn is_at_least(&self) -> bool {
-        self.fatal.is_some() || self.doubts.has_others
+        self.fatal.is_some() || self.doubts.has_others || self.is_partial()
     }
 
     /// Why nothing is known of the strategy of this name.
@@ -86,10 +64,8 @@ impl Trace {
 
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
-    pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
-        let read = read(path, device);
-        let path = path.to_owned();
-        read.map_err(|why| TraceError { path, why })
+    pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
+        read(path, device).map_err(|why| why.of(path))
     }
 }
 
@@ -98,7 +74,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut device_memory = None;
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let kind = match (kind_of(path).map_err(Unplayed::unreadable)?, extension.as_str()) {
+    let kind = match (kind_of(path).map_err(Unplayed::other)?, extension.as_str()) {
         (_, EXTENSION) => Kind::Journal,
         (_, "pickle" | "pkl") => Kind::Snapshot,
         (kind, _) => kind,
@@ -110,8 +86,15 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
             source
         }
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
-        Kind::Other => return Err(Unplayed::OtherKind),
-        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => return Err(Unplayed::LogOfNoDevice),
+        Kind::Other => {
+            return Err(Unplayed::other(
+                "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
+            ));
+        }
+        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => {
+            let problem = "is a log, which names no devices: leave --device out";
+            return Err(Unplayed::OfDevice(problem.to_owned()));
+        }
         Kind::Log | Kind::GzippedLog | Kind::Empty => {
             rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
             Source::Log
@@ -119,13 +102,11 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     };
     let duration_ns = gathering.end();
     if gathering.requests.is_empty() {
-        let notes = gathering.notes.join("; ");
-        let is_noted = !notes.is_empty();
-        return Err(if is_noted {
-            Unplayed::OtherRequests(notes)
-        } else {
-            Unplayed::NoRequest
-        });
+        let none = "holds no request for linear device memory";
+        return Err(Unplayed::Other(match gathering.notes.join("; ") {
+            notes if notes.is_empty() => format!("{none}: give the trace of a job that allocated some"),
+            notes => format!("{none}; {notes}"),
+        }));
     }
     Ok(Trace {
         source,
@@ -157,34 +138,39 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push("the requests are those for PyTorch's recorded tensors".to_owned());
         gathering.notes.extend(tensors.note());
+        gathering.doubts.is_partial = tensors.note().is_some();
     }
     let tensors = tensors.as_ref();
     for (name, value) in tensors.iter().flat_map(|tensors| &tensors.settings) {
         gathering.torch.set(name, value);
     }
-    let mut told = 0;
-    // By device, the requested bytes of linear memory, and the number of records.
-    let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
+    // By device.
+    let mut devices: BTreeMap<i16, Gathering> = BTreeMap::new();
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
-    let mut lacked_memory = false;
-    // The journal is read twice, so that not all of its records are in memory at once.
-    let damaged = each(&journal, tensors, &mut |record| {
-        lacked_memory |= matches!(record.event, Event::AllocFailed { .. });
+    let mut records = Merged::of(&journal, tensors).map_err(Unplayed::other)?;
+    while let Some(record) = records.next() {
+        let record = record.map_err(Unplayed::other)?;
         if is_linear(&record) {
-            let (asked, records) = devices.entry(record.device).or_default();
-            *records += 1;
-            if let Event::Alloc(allocation) = record.event {
-                *asked += u128::from(allocation.requested);
-            }
-            return;
+            let gathering = devices.entry(record.device).or_default();
+            gathering.at(record.time_ns);
+            gather(gathering, &record, tensors, records.pool());
+            continue;
         }
         match record.event {
             // PyTorch's handles that never were mapped are its attempts to grow, which it gave up.
             Event::Map { .. } if tensors.is_some() => *others.entry(Class::Vmm.number()).or_default() += 1,
             Event::Alloc(allocation) if tensors.is_some() && allocation.class == Class::Vmm.into() => {}
             Event::Alloc(allocation) => *others.entry(allocation.class.number()).or_default() += 1,
+            Event::SegmentFree {
+                context_gone: false, ..
+            } if tensors.is_some() && is_of_framework(&record) => {
+                if let Some(gathering) = devices.get_mut(&record.device) {
+                    gathering.at(record.time_ns);
+                    gathering.empty_cache();
+                }
+            }
             Event::Measured {
                 mem_info: Some(told), ..
             } => {
@@ -192,7 +178,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             }
             _ => {}
         }
-    })?;
+    }
+    let damaged = records.damaged();
     for (class, whose) in [
         (Class::Vmm, "such as PyTorch's expandable_segments"),
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
@@ -207,9 +194,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         }
     }
     let mut device_memory = None;
-    let mut played = None;
     if !devices.is_empty() {
-        let chosen = choose_device("journal", &devices, device, |&(asked, _)| asked, gathering)?;
+        let chosen = choose_device("journal", &devices, device, |of_device| of_device.asked, gathering)?;
         let known = journal.header().device(chosen);
         let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
         let limit = known.and_then(|device| device.limit);
@@ -220,9 +206,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                 size(limit.unwrap_or(0))
             ));
         }
-        played = Some(chosen);
-        gathering.requests.reserve_exact(devices[&chosen].1);
+        gathering.take(devices.remove(&chosen).unwrap_or_default());
     }
+    gathering.doubts.is_partial |= journal.lost() > 0 || damaged > 0;
     if journal.lost() > 0 {
         let lost = journal.lost();
         gathering.notes.push(format!(
@@ -234,50 +220,6 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         let told = format!("left out {}", many(damaged, "damaged record"));
         gathering.notes.push(told);
     }
-    each(&journal, tensors, &mut |record| {
-        // A tensor of the file has no slot.
-        told += u64::from(record.slot == u64::MAX && matches!(record.event, Event::Alloc(_)));
-        if Some(record.device) != played || !is_linear(&record) {
-            let gives_back = matches!(
-                record.event,
-                Event::SegmentFree {
-                    context_gone: false,
-                    ..
-                }
-            );
-            let is_of_torch = tensors.is_some() && gives_back && is_of_framework(&record);
-            if is_of_torch && Some(record.device) == played && !lacked_memory {
-                gathering.at(record.time_ns);
-                gathering.empty_cache();
-            }
-            return;
-        }
-        gathering.at(record.time_ns);
-        match record.event {
-            Event::Alloc(block) => {
-                let pool = tensors.map_or(DEFAULT_POOL, |tensors| tensors.pool(told));
-                let way = match way(&record, block.stream) {
-                    Way::Tensor(stream) => gathering.tensor(stream, pool),
-                    way => way,
-                };
-                gathering.allocate(block.address, block.requested, way);
-            }
-            Event::Free { allocation, .. } => {
-                let freed_on = stream(allocation.stream);
-                gathering.free(allocation.address, |way| match (way, freed_on) {
-                    (Way::Driver, _) => LastUse::Awaited,
-                    // The library names the stream of a free only if no other stream has used the memory.
-                    (Way::Tensor(own), Some(stream)) if own == Some(stream) => LastUse::Stream(stream),
-                    (Way::Tensor(_), _) => LastUse::Unknown,
-                });
-            }
-            Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(&record)) {
-                Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
-                None => gathering.fail(requested, way(&record, 0)),
-            },
-            _ => {}
-        }
-    })?;
     let is_tensor = |action| {
         matches!(
             action,
@@ -308,13 +250,31 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     Ok((source, device_memory))
 }
 
-/// Calls `apply` with each record of a journal and each tensor. Returns the number of damaged records, which are left out.
-fn each(journal: &Journal, tensors: Option<&Tensors>, apply: &mut dyn FnMut(Record)) -> Result<u64, Unplayed> {
-    let mut records = Merged::of(journal, tensors).map_err(Unplayed::unreadable)?;
-    for record in records.by_ref() {
-        apply(record.map_err(Unplayed::unreadable)?);
+/// Adds a request for linear memory, or its free. `pool` is the tensor's.
+fn gather(gathering: &mut Gathering, record: &Record, tensors: Option<&Tensors>, pool: (u64, u64)) {
+    match record.event {
+        Event::Alloc(block) => {
+            let way = match way(record, block.stream) {
+                Way::Tensor(stream) => gathering.tensor(stream, pool),
+                way => way,
+            };
+            gathering.allocate(block.address, block.requested, way);
+        }
+        Event::Free { allocation, .. } => {
+            let freed_on = stream(allocation.stream);
+            gathering.free(allocation.address, |way| match (way, freed_on) {
+                (Way::Driver, _) => LastUse::Awaited,
+                // The library names the stream of a free only if no other stream has used the memory.
+                (Way::Tensor(own), Some(stream)) if own == Some(stream) => LastUse::Stream(stream),
+                (Way::Tensor(_), _) => LastUse::Unknown,
+            });
+        }
+        Event::AllocFailed { requested, .. } => match tensors.and_then(|tensors| tensors.wanted(record)) {
+            Some(wanted) => gathering.fail(wanted, Way::Tensor(None)),
+            None => gathering.fail(requested, way(record, 0)),
+        },
+        _ => {}
     }
-    Ok(records.damaged())
 }
 
 /// Whether a record is of a request for linear memory, which strategies serve, or of its free.

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::columns::{Differences, Steps};
+use super::columns::Differences;
 use super::interned::StackLists;
+use crate::analysis::names::api_name;
+use crate::analysis::scene::Scene;
 
 /// The number of the data's format.
 pub const FORMAT: u32 = 1;
@@ -30,33 +32,24 @@ pub struct Report {
 
 #[derive(Debug, Default, Serialize)]
 pub struct Process {
-    pub title: String,
     pub pid: u32,
     pub rank: Option<String>,
-    pub host: String,
-    /// The path of the journal.
-    pub path: String,
-    pub command: String,
-    pub strategy: String,
     /// The number of the process's run: processes of one run ran at the same time, or at the same time as a third one. 0 is
     /// the newest run.
     pub run: usize,
-    /// When the journal began, in RFC 3339.
-    pub started: String,
-    /// The same in nanoseconds after 1970.
+    /// When the journal began, in nanoseconds after 1970.
     pub started_unix_ns: u64,
-    pub ended: String,
     pub ended_by_failure: bool,
     pub duration_ns: u64,
-    pub software: Vec<(String, String)>,
-    pub environment: Vec<(String, String)>,
-    /// The framework with a cache of its own, whose segments are what the journal calls allocations.
-    pub caches: Option<&'static str>,
-    pub verdict: Verdict,
-    pub trust: Trust,
-    pub devices: Vec<Device>,
-    /// As in `inspect`: null if the journal does not say.
-    pub host_memory: serde_json::Value,
+    /// When the failure was that the verdict is about.
+    #[serde(skip)]
+    pub failed_ns: Option<u64>,
+    /// The most allocated bytes of a device.
+    #[serde(skip)]
+    pub peak_bytes: u64,
+    /// What `about` says: the process, its verdict, how far its journal can be trusted, and its devices.
+    #[serde(flatten)]
+    pub about: serde_json::Value,
     pub failures: Vec<Failure>,
     /// How many failures there were; more than `failures` has if there were many.
     pub failures_in_all: u64,
@@ -66,86 +59,6 @@ pub struct Process {
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<Space>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub struct Verdict {
-    /// `base::shortage::Verdict::name`
-    pub name: &'static str,
-    pub words: &'static str,
-    /// What happened, in a sentence.
-    pub sentence: String,
-    /// The causes, and what would help, with bytes.
-    pub explanation: String,
-    /// What to do next, the most promising first.
-    pub next: Vec<String>,
-    /// The sum of the device's parts.
-    pub equation: Option<String>,
-    /// Whether the failure is what ended the job.
-    pub fatal: bool,
-    /// The device and the time that it is about.
-    pub device: Option<i16>,
-    pub time_ns: Option<u64>,
-    /// What the request asked for, by which function, and from where.
-    pub api: Option<String>,
-    pub requested: Option<u64>,
-    pub stack: Option<usize>,
-    pub parts: Vec<Part>,
-    pub total: Option<u64>,
-}
-
-/// A part of the device's memory.
-#[derive(Debug, Serialize)]
-pub struct Part {
-    pub name: &'static str,
-    pub bytes: i64,
-    /// Who it is, if there is more to say.
-    pub note: Option<String>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub struct Trust {
-    pub events: u64,
-    pub lost: u64,
-    pub lost_from_ns: Option<u64>,
-    pub lost_because: Option<String>,
-    pub unfinished: u64,
-    pub damaged: u64,
-    pub damaged_header: Vec<&'static str>,
-    pub anomalies: u64,
-    pub unknown_frees: u64,
-    /// Allocated bytes with a stack.
-    pub stack_bytes: u64,
-    /// Allocated bytes without a stack, by reason.
-    pub no_stack_bytes: BTreeMap<&'static str, u64>,
-    /// What would record the stacks of most of them.
-    pub no_stack_remedy: Option<&'static str>,
-    pub first_ns: u64,
-    pub last_ns: u64,
-    pub running: bool,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Device {
-    /// -1 for the host.
-    pub ordinal: i16,
-    pub name: String,
-    pub uuid: Option<String>,
-    pub total: Option<u64>,
-    pub limit: Option<u64>,
-    /// Bytes of live allocations, after rounding.
-    pub live: Steps,
-    pub reserved: Steps,
-    /// Bytes of the device in use by all processes, whenever it was measured.
-    pub used: Steps,
-    pub peak_bytes: u64,
-    pub peak_ns: u64,
-    pub peak_reserved: u64,
-    pub peak_reserved_ns: u64,
-    pub live_at_end: u64,
-    pub allocations: u64,
-    pub utilisation: Option<f64>,
-    pub failures: u64,
 }
 
 /// A failed call; repetitions of the same request count once.
@@ -159,6 +72,20 @@ pub struct Failure {
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
     pub went_on: u64,
+}
+
+impl From<&Scene> for Failure {
+    fn from(scene: &Scene) -> Failure {
+        Failure {
+            time_ns: scene.time_ns,
+            device: scene.device,
+            api: api_name(scene.api),
+            tid: scene.tid,
+            requested: scene.requested,
+            tries: scene.tries,
+            went_on: scene.went_on,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]

@@ -7,15 +7,25 @@ use journal::format::{Event, Record};
 
 use super::columns::FirstAndLast;
 use super::data::Events;
+use crate::analysis::job::Observer;
+use crate::analysis::ledger::{Ledger, device_of};
 use crate::analysis::names::{api_name, result_name};
+use crate::analysis::timeline::{Point, Timeline};
 
 /// A record, with its number in the order of time.
-pub type Numbered = (u64, Record);
+type Numbered = (u64, Record);
+
+/// A device, and its live and reserved bytes after a record.
+pub type Levels = (i16, [Point; 2]);
 
 pub struct Choice {
-    /// All records, as long as there are few.
-    all: Option<Vec<Numbered>>,
+    /// Whether all records are chosen.
+    is_short: bool,
     most: usize,
+    /// The numbers of the moments whose neighbours are chosen, and how many before and after each.
+    moments: Vec<u64>,
+    half: u64,
+    chosen: BTreeMap<u64, Record>,
     failures: FirstAndLast<Numbered>,
     marks: FirstAndLast<Numbered>,
     /// The largest allocations by size and number.
@@ -23,34 +33,57 @@ pub struct Choice {
     seen: u64,
     /// How many of the seen records are measurements, which the list leaves out.
     findings: u64,
+    /// The levels at the neighbours of the moments.
+    pub levels: Vec<Levels>,
 }
 
 impl Choice {
-    /// Chooses about `most` records.
-    pub fn new(most: usize) -> Self {
+    /// Chooses about `most` records of the job that `timeline` has seen, and `half` of them before and after each moment.
+    pub fn new(most: usize, timeline: &Timeline, half: u64) -> Self {
         Choice {
-            all: Some(Vec::new()),
+            is_short: timeline.events <= most as u64,
             most,
+            moments: timeline.moments(),
+            half,
+            chosen: BTreeMap::new(),
             failures: FirstAndLast::new(most / 16),
             marks: FirstAndLast::new(most / 16),
             largest: BTreeMap::new(),
             seen: 0,
             findings: 0,
+            levels: Vec::new(),
         }
     }
+}
 
-    pub fn apply(&mut self, record: &Record) {
+impl Observer for Choice {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
         let number = self.seen;
         self.seen += 1;
-        let numbered = (number, *record);
+        let is_near = self.moments.iter().any(|moment| moment.abs_diff(number) <= self.half);
+        let device = device_of(record);
+        if is_near && let Some(ledger) = ledger.devices.get(&device) {
+            let at = |bytes| Point {
+                event: number,
+                time_ns: record.time_ns,
+                bytes,
+            };
+            let all = &ledger.all;
+            self.levels
+                .push((device, [at(all.allocated.current), at(all.reserved.current)]));
+        }
+        // The timeline draws measurements. In the list they would hide what the job did.
+        if record.event.is_finding() {
+            self.findings += 1;
+            return;
+        }
+        if self.is_short || is_near {
+            self.chosen.insert(number, *record);
+            return;
+        }
         match record.event {
-            // The timeline draws measurements. In the list they would hide what the job did.
-            event if event.is_finding() => {
-                self.findings += 1;
-                return;
-            }
-            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
-            Event::Mark { .. } => self.marks.push(numbered),
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push((number, *record)),
+            Event::Mark { .. } => self.marks.push((number, *record)),
             Event::Alloc(allocation) => {
                 let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
                 let has_room = self.largest.len() < self.most / 8;
@@ -60,31 +93,16 @@ impl Choice {
             }
             _ => {}
         }
-        if let Some(all) = &mut self.all {
-            all.push(numbered);
-            if all.len() > self.most {
-                self.all = None;
-            }
-        }
     }
+}
 
-    /// The chosen records, with those of `around`. `stack` gives the place of a stack, `text` that of a mark.
-    pub fn finish(
-        self,
-        around: impl Iterator<Item = Numbered>,
-        mut stack: impl FnMut(u32) -> Option<usize>,
-        text: impl Fn(u64) -> String,
-    ) -> Events {
-        let chosen: BTreeMap<u64, Record> = match self.all {
-            Some(all) => all.into_iter().collect(),
-            None => {
-                let largest = self.largest.into_iter().map(|((_, number), record)| (number, record));
-                let listed = [self.failures, self.marks].into_iter();
-                let listed = listed.flat_map(|list| list.list);
-                let around = around.filter(|(_, record)| !record.event.is_finding());
-                listed.chain(around).chain(largest).collect()
-            }
-        };
+impl Choice {
+    /// The chosen records. `stack` gives the place of a stack, `text` that of a mark.
+    pub fn finish(self, mut stack: impl FnMut(u32) -> Option<usize>, text: impl Fn(u64) -> String) -> Events {
+        let mut chosen = self.chosen;
+        chosen.extend(self.failures.list);
+        chosen.extend(self.marks.list);
+        chosen.extend(self.largest.into_iter().map(|((_, number), record)| (number, record)));
         let mut events = Events {
             in_all: self.seen - self.findings,
             number: chosen.keys().copied().collect(),

@@ -86,15 +86,11 @@ fn order(processes: &mut Vec<(PathBuf, Process)>) -> Option<String> {
 
 /// Returns why the first process is the first; `None` if there is one.
 fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
-    let peak = |process: &Process| {
-        let peaks = process.devices.iter().filter(|device| device.ordinal >= 0);
-        peaks.map(|device| device.peak_bytes).max().unwrap_or(0)
-    };
     let rank = |process: &Process| process.rank.as_ref().and_then(|rank| rank.parse::<u64>().ok());
-    let middle = median(processes.iter().map(|(_, process)| peak(process)).collect());
-    let far = |process: &Process| peak(process).abs_diff(middle);
+    let middle = median(processes.iter().map(|(_, process)| process.peak_bytes).collect());
+    let far = |process: &Process| process.peak_bytes.abs_diff(middle);
     processes.sort_by_key(|(_, process)| {
-        let failed_ns = process.ended_by_failure.then_some(process.verdict.time_ns).flatten();
+        let failed_ns = process.failed_ns.filter(|_| process.ended_by_failure);
         (
             // Of failures, the earliest came before what followed from it in other ranks.
             failed_ns.map_or(u64::MAX, |failed_ns| process.started_unix_ns.saturating_add(failed_ns)),

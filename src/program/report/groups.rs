@@ -59,38 +59,23 @@ fn sums(small: &[Series], moments: usize) -> Vec<Group> {
         devices.entry(series.group.device).or_default().push(series);
     }
     let sum = |(device, list): (i16, Vec<&Series>)| {
-        // Changes of the sum at each moment, which is what each group changes by.
-        let mut changes = vec![[0i128; 4]; moments];
-        for series in list {
-            let mut before = Held::default();
-            for &(moment, held) in &series.changes {
-                let figures = |held: Held| [held.bytes, held.count, held.ever_bytes, held.ever_count].map(i128::from);
-                let steps = figures(held).into_iter().zip(figures(before));
-                for (change, (now, before)) in changes[moment].iter_mut().zip(steps) {
-                    *change += now - before;
+        let at = |moment| {
+            list.iter().fold(Held::default(), |sum, series| {
+                let held = series.at(moment);
+                Held {
+                    bytes: sum.bytes.saturating_add(held.bytes),
+                    count: sum.count + held.count,
+                    ever_bytes: sum.ever_bytes.saturating_add(held.ever_bytes),
+                    ever_count: sum.ever_count + held.ever_count,
+                    oldest_ns: None,
                 }
-                before = held;
-            }
-        }
-        let mut sum = [0i128; 4];
-        let mut list = Vec::new();
-        for (moment, change) in changes.into_iter().enumerate().filter(|(_, change)| *change != [0; 4]) {
-            for (sum, change) in sum.iter_mut().zip(change) {
-                *sum += change;
-            }
-            let [bytes, count, ever_bytes, ever_count] = sum.map(|figure| u64::try_from(figure).unwrap_or(0));
-            let held = Held {
-                bytes,
-                count,
-                ever_bytes,
-                ever_count,
-                oldest_ns: None,
-            };
-            list.push((moment, held));
-        }
+            })
+        };
+        let mut changes: Vec<(usize, Held)> = (0..moments).map(|moment| (moment, at(moment))).collect();
+        changes.dedup_by_key(|(_, held)| *held);
         Group {
             rest: true,
-            ..columns(device, &list)
+            ..columns(device, &changes)
         }
     };
     devices.into_iter().map(sum).collect()

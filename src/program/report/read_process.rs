@@ -2,34 +2,32 @@
 //! memory then and in between.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use base::cuda::HOST_DEVICE;
-use base::text::shown;
-use journal::format::{Event, MarkKind, NoStack, Record};
+use journal::format::{Event, MarkKind, Record};
 use journal::reader::{Journal, State};
+use serde_json::{Value, json};
 
-use super::columns::FirstAndLast;
-use super::data::{Device, Failure, Holdings, Mark, Named, Process, Trust};
-use super::events::Choice;
+use super::columns::{FirstAndLast, Steps};
+use super::data::{Failure, Holdings, Mark, Named, Process};
+use super::events::{Choice, Levels};
 use super::interned::Interned;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
+use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
-use crate::analysis::names::{api_name, device_uuid};
-use crate::analysis::origins::Origins;
-use crate::analysis::out_of_memory::OutOfMemory;
+use crate::analysis::names::{device_uuid, mark_name};
 use crate::analysis::rank::rank;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
-use crate::analysis::symbols;
-use crate::analysis::tensor_records;
-use crate::analysis::timeline::{DeviceTimeline, Point, Timeline};
+use crate::analysis::stack_uses::Uses;
+use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
+use crate::render::answer::Answer;
 use crate::render::{format, host_memory};
-use crate::say::say;
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
 pub struct Detail {
@@ -60,13 +58,11 @@ impl Detail {
 /// What the first pass keeps of a journal, besides the job.
 struct FirstPass {
     timeline: Timeline,
-    choice: Choice,
-    failures: FirstAndLast<OutOfMemory>,
+    failures: FirstAndLast<Failure>,
     /// How many failures there were so far.
     failed_so_far: u64,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
-    /// Allocated bytes by the reason why there is no stack; `None` if there is one.
-    stack_bytes: BTreeMap<Option<NoStack>, u64>,
+    uses: Uses,
     first_ns: Option<u64>,
     /// The time of the last failed call, and the number of its stack.
     failed: Option<(u64, u32)>,
@@ -75,28 +71,26 @@ struct FirstPass {
 impl Observer for FirstPass {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
         self.first_ns.get_or_insert(record.time_ns);
-        self.timeline.note(record, ledger);
-        self.choice.apply(record);
+        self.timeline.after(ledger, record);
+        self.uses.after(ledger, record);
         if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
             self.failed = Some((record.time_ns, record.stack));
         }
-        let is_new = ledger.out_of_memory.count > self.failed_so_far;
-        self.failed_so_far = ledger.out_of_memory.count;
-        let known = self.failures.list.last_mut();
         match record.event {
-            Event::Alloc(allocation) => {
-                let no_stack = NoStack::stack(record.stack).err();
-                let bytes = self.stack_bytes.entry(no_stack).or_default();
-                *bytes = bytes.saturating_add(allocation.allocated);
-                if let (Some(known), Some(current)) = (known, ledger.out_of_memory.last()) {
-                    *known = *current;
+            Event::Alloc(_) => {
+                if let Some(known) = self.failures.list.last_mut() {
+                    known.went_on += 1;
                 }
             }
-            Event::AllocFailed { .. } => match (ledger.out_of_memory.last(), known) {
-                (Some(last), _) if is_new => self.failures.push(*last),
-                (Some(last), Some(known)) => *known = *last,
-                _ => {}
-            },
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
+                let scenes = &ledger.scenes;
+                let is_known = std::mem::replace(&mut self.failed_so_far, scenes.out_of_memory) == scenes.out_of_memory;
+                match (scenes.last().map(Failure::from), self.failures.list.last_mut()) {
+                    (Some(again), Some(known)) if is_known => *known = again,
+                    (Some(new), _) => self.failures.push(new),
+                    (None, _) => {}
+                }
+            }
             Event::Mark { text, kind } => self.marks.push((record.time_ns, text, kind)),
             _ => {}
         }
@@ -111,17 +105,14 @@ pub fn read(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Process, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
-    let stacks = or_none(path, "stacks", symbols::named_stacks(path));
-    let torch = or_none(path, "tensors", tensor_records::stacks(path).map(Some)).unwrap_or_default();
-    let origins = Origins::new(stacks, torch);
+    let labels = Labels::load(path);
     let size = journal.size();
     let mut first = FirstPass {
         timeline: Timeline::new(detail.spans),
-        choice: Choice::new(detail.events),
         failures: FirstAndLast::new(detail.failures),
         failed_so_far: 0,
         marks: FirstAndLast::new(detail.failures),
-        stack_bytes: BTreeMap::new(),
+        uses: Uses::default(),
         first_ns: None,
         failed: None,
     };
@@ -134,27 +125,59 @@ pub fn read(
         }
         _ => None,
     };
-    let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings];
+    let half = (detail.spans as u64 / 20).clamp(8, 300);
+    let mut choice = Choice::new(detail.events, &first.timeline, half);
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings, &mut choice];
     observers.extend(at_failure.as_mut().map(|space| space as &mut dyn Observer));
     let again = Job::load_with(&journal, &mut observers, |done, _| progress(size + done, size * 2))?;
     let at = holdings.moments().to_vec();
     let series = holdings.finish(&again.ledger);
-    let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
-    let text = |number: u64| {
-        origins
-            .stacks()
-            .and_then(|stacks| stacks.text(number))
-            .map_or_else(|| format!("mark {number}"), str::to_owned)
-    };
-    let named = named(&first, &at, text);
+    let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
+    let named = named(&first, &at, |number| labels.mark(number));
     let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let FirstPass { timeline, choice, .. } = first;
-    let around = timeline.devices.values().flat_map(DeviceTimeline::kept);
     let failed = first
         .failed
         .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
-    let verdict = shown_verdict(&job, failed);
-    let header = &job.header;
+    let answer = Answer::in_short(&job);
+    let verdict = shown_verdict(&answer, failed);
+    let marks = first.marks.list.iter().map(|&(time_ns, number, kind)| Mark {
+        time_ns,
+        text: labels.mark(number),
+        kind: mark_name(kind),
+    });
+    let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
+    let peaks = devices.filter_map(|(_, timeline)| timeline.live.peak());
+    Ok(Process {
+        pid: job.header.pid,
+        rank: rank(&job.header),
+        run: 0,
+        started_unix_ns: job.header.wall_start_ns,
+        ended_by_failure: answer.finding.fatal,
+        duration_ns: job.duration_ns,
+        failed_ns: answer.finding.failure.as_ref().map(|failure| failure.scene.time_ns),
+        peak_bytes: peaks.map(|peak| peak.bytes).max().unwrap_or(0),
+        marks: marks.collect(),
+        about: about(
+            &answer,
+            verdict,
+            trust(&job, &first.uses, first.first_ns),
+            devices_of(&job, &first.timeline, &choice.levels),
+        ),
+        failures_in_all: first.failures.in_all,
+        failures: first.failures.list,
+        marks_in_all: first.marks.in_all,
+        holdings: Holdings {
+            moments_ns: at.iter().map(|at| at.time_ns).collect(),
+            named,
+            groups,
+        },
+        events: choice.finish(&mut stack, |number| labels.mark(number)),
+        space: at_failure.and_then(|space| space.space),
+    })
+}
+
+fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value {
+    let (job, header) = (answer.job, &answer.job.header);
     let of_process = |text: String| {
         if header.knows_process() {
             text
@@ -162,59 +185,27 @@ pub fn read(
             NOT_KNOWN.to_owned()
         }
     };
-    Ok(Process {
-        title: secrets::command_line(&job.title().split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" "),
-        pid: header.pid,
-        rank: rank(header),
-        host: of_process(header.host.clone()),
-        path: path.display().to_string(),
-        command: of_process(secrets::command_line(&header.command_line).join(" ")),
-        strategy: of_process(header.strategy.clone()),
-        run: 0,
-        started: format::started(&job),
-        started_unix_ns: header.wall_start_ns,
-        ended: format::job_ended(&job),
-        ended_by_failure: verdict.fatal,
-        duration_ns: job.duration_ns,
-        software: header.software.clone(),
-        environment: secrets::environment(&header.environment),
-        caches: job.caches(),
-        trust: trust(&job, &first.stack_bytes, first.first_ns),
-        devices: devices(&job, &timeline),
-        host_memory: host_memory::as_json(&job.ledger.host),
-        failures: first.failures.list.iter().map(failure).collect(),
-        failures_in_all: first.failures.in_all,
-        marks: first
-            .marks
-            .list
-            .iter()
-            .map(|&(time_ns, number, kind)| Mark {
-                time_ns,
-                text: text(number),
-                kind: match kind {
-                    MarkKind::Instant => "instant",
-                    MarkKind::Begin => "begin",
-                    MarkKind::End => "end",
-                },
-            })
-            .collect(),
-        marks_in_all: first.marks.in_all,
-        holdings: Holdings {
-            moments_ns: at.iter().map(|at| at.time_ns).collect(),
-            named,
-            groups,
-        },
-        events: choice.finish(around.map(|moment| (moment.event, moment.record)), &mut stack, text),
-        space: at_failure.and_then(|space| space.space),
-        verdict,
-    })
-}
-
-/// What lies beside a journal. A file that cannot be read is named on stderr.
-fn or_none<T>(journal: &Path, what: &str, loaded: io::Result<Option<T>>) -> Option<T> {
-    loaded.unwrap_or_else(|error| {
-        say!("the {what} beside {} cannot be read: {error}", shown(journal));
-        None
+    let title: Vec<String> = job.title().split(' ').map(str::to_owned).collect();
+    json!({
+        "title": secrets::command_line(&title).join(" "),
+        "host": of_process(header.host.clone()),
+        "path": job.path.display().to_string(),
+        "command": of_process(secrets::command_line(&header.command_line).join(" ")),
+        "strategy": of_process(header.strategy.clone()),
+        // When the journal began, in RFC 3339.
+        "started": format::started(job),
+        "ended": format::job_ended(job),
+        "software": header.software,
+        "environment": secrets::environment(&header.environment),
+        // The framework with a cache of its own, whose segments are what the journal calls allocations.
+        "caches": job.caches(),
+        // PyTorch's tensors are known by its snapshots, so what was live is at least what is told.
+        "snapshots": job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots),
+        "verdict": verdict,
+        "trust": trust,
+        "devices": devices,
+        // As in `inspect`: null if the journal does not say.
+        "host_memory": host_memory::as_json(&job.ledger.host),
     })
 }
 
@@ -264,7 +255,7 @@ fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Name
         name(moment, "peak", Some(device), "peak".to_owned());
     }
     for failure in &first.failures.list {
-        let (api, requested) = (api_name(failure.api), format::size(failure.requested));
+        let (api, requested) = (&failure.api, format::size(failure.requested));
         let moment = place(failure.time_ns, u64::MAX);
         name(
             moment,
@@ -281,47 +272,32 @@ fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Name
     named
 }
 
-fn failure(failure: &OutOfMemory) -> Failure {
-    Failure {
-        time_ns: failure.time_ns,
-        device: failure.device,
-        api: api_name(failure.api),
-        tid: failure.tid,
-        requested: failure.requested,
-        tries: failure.tries,
-        went_on: failure.went_on,
-    }
+fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
+    let most = uses.without.iter().max_by_key(|(_, bytes)| **bytes);
+    let without: BTreeMap<&str, u64> = uses.without.iter().map(|(why, &bytes)| (why.words(), bytes)).collect();
+    json!({
+        "events": job.ledger.events,
+        "lost": job.lost,
+        "lost_from_ns": job.lost_from_ns(),
+        "lost_because": (job.lost > 0).then(|| job.lost_because()),
+        "unfinished": job.unfinished,
+        "damaged": job.damaged,
+        "damaged_header": job.header.damaged,
+        "anomalies": job.ledger.anomalies.total(),
+        "unknown_frees": job.header.unknown_frees,
+        // Requested bytes with a stack, and those without, by reason.
+        "stack_bytes": uses.with.saturating_add(uses.of_torch),
+        "no_stack_bytes": without,
+        // What would record the stacks of most of them.
+        "no_stack_remedy": most.and_then(|(reason, _)| reason.remedy()),
+        "first_ns": first_ns.unwrap_or(0),
+        "last_ns": job.ledger.last_ns,
+        "running": job.state == State::Running,
+    })
 }
 
-fn trust(job: &Job, stack_bytes: &BTreeMap<Option<NoStack>, u64>, first_ns: Option<u64>) -> Trust {
-    let header = &job.header;
-    Trust {
-        events: job.ledger.events,
-        lost: job.lost,
-        lost_from_ns: job.lost_from_ns(),
-        lost_because: (job.lost > 0).then(|| job.lost_because()),
-        unfinished: job.unfinished,
-        damaged: job.damaged,
-        damaged_header: header.damaged.clone(),
-        anomalies: job.ledger.anomalies.total(),
-        unknown_frees: header.unknown_frees,
-        stack_bytes: stack_bytes.get(&None).copied().unwrap_or(0),
-        no_stack_bytes: stack_bytes
-            .iter()
-            .filter_map(|(reason, &bytes)| reason.map(|reason| (reason.words(), bytes)))
-            .collect(),
-        no_stack_remedy: stack_bytes
-            .iter()
-            .filter_map(|(reason, bytes)| Some((bytes, (*reason)?)))
-            .max()
-            .and_then(|(_, reason)| reason.remedy()),
-        first_ns: first_ns.unwrap_or(0),
-        last_ns: job.ledger.last_ns,
-        running: job.state == State::Running,
-    }
-}
-
-fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
+/// Each device by its number, -1 for the host, in bytes.
+fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
     let mut ordinals: Vec<i16> = job.devices().iter().map(|&(ordinal, ..)| ordinal).collect();
     if job.host_memory().is_some_and(|host| host.all.count > 0) {
         ordinals.push(HOST_DEVICE);
@@ -333,33 +309,45 @@ fn devices(job: &Job, timeline: &Timeline) -> Vec<Device> {
             .iter()
             .find(|entry| entry.ordinal == i32::from(ordinal));
         let curves = timeline.devices.get(&ordinal);
-        let steps = |points: fn(&DeviceTimeline) -> Vec<Point>| curves.map(points).unwrap_or_default().into();
+        let steps = |curve: fn(&DeviceTimeline) -> &Curve, exact: Option<usize>| {
+            let near = exact.into_iter().flat_map(|level| {
+                let of_device = levels.iter().filter(|(device, _)| *device == ordinal);
+                of_device.map(move |(_, levels)| levels[level])
+            });
+            let points = curves.map_or_else(Vec::new, |curves| curve(curves).points());
+            let points = points.into_iter().chain(near).map(|point| (point.event, point));
+            let mut points: Vec<Point> = points.collect::<BTreeMap<_, _>>().into_values().collect();
+            points.dedup_by_key(|point| point.bytes);
+            Steps::from(points)
+        };
         let ledger = job.ledger.devices.get(&ordinal);
         let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
         let peak_reserved = curves.and_then(|curves| curves.reserved.peak()).unwrap_or_default();
-        Device {
-            ordinal,
-            name: match (entry, ordinal) {
-                (Some(entry), _) => entry.name.clone(),
-                (None, HOST_DEVICE) => "host memory".to_owned(),
-                (None, _) => String::new(),
+        json!({
+            "ordinal": ordinal,
+            "name": match (entry, ordinal) {
+                (Some(entry), _) => &entry.name,
+                (None, HOST_DEVICE) => "host memory",
+                (None, _) => "",
             },
-            uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
-            total: entry.map(|entry| entry.total_memory).filter(|&total| total > 0),
-            limit: entry.and_then(|entry| entry.limit),
-            live: steps(DeviceTimeline::live_points),
-            reserved: steps(DeviceTimeline::reserved_points),
-            used: steps(|device| device.used.points()),
-            peak_bytes: peak.bytes,
-            peak_ns: peak.time_ns,
-            peak_reserved: peak_reserved.bytes,
-            peak_reserved_ns: peak_reserved.time_ns,
-            live_at_end: all.allocated.current,
-            allocations: all.count,
-            utilisation: all.utilisation(),
-            failures: ledger.map_or(0, |ledger| ledger.failures),
-        }
+            "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
+            "total": entry.map(|entry| entry.total_memory).filter(|&total| total > 0),
+            "limit": entry.and_then(|entry| entry.limit),
+            // Of live allocations, after rounding.
+            "live": steps(|device| &device.live, Some(0)),
+            "reserved": steps(|device| &device.reserved, Some(1)),
+            // In use by all processes, whenever it was measured.
+            "used": steps(|device| &device.used, None),
+            "peak_bytes": peak.bytes,
+            "peak_ns": peak.time_ns,
+            "peak_reserved": peak_reserved.bytes,
+            "peak_reserved_ns": peak_reserved.time_ns,
+            "live_at_end": all.allocated.current,
+            "allocations": all.count,
+            "utilisation": all.utilisation(),
+            "failures": ledger.map_or(0, |ledger| ledger.failures),
+        })
     };
     ordinals.into_iter().map(device).collect()
 }

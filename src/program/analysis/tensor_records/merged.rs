@@ -7,8 +7,8 @@ use base::api::{Api, Class};
 use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, Records, TensorFile};
 
-use super::{DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
-use crate::analysis::out_of_memory::is_out_of_memory;
+use super::{DEFAULT_POOL, DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::space::Ranges;
 
 /// Reads the file once more, while the records of the journal are read.
@@ -24,6 +24,8 @@ struct Entries<'a> {
     /// Records that come before the next one of the journal, and after it.
     before: VecDeque<Record>,
     after: Vec<Record>,
+    /// The pool of the last tensor.
+    pool: (u64, u64),
     /// The numbers of PyTorch's streams.
     streams: HashMap<u64, u8>,
     /// Allocations and frees of the journal so far, at places of PyTorch's segments.
@@ -49,6 +51,7 @@ impl<'a> Entries<'a> {
             before: VecDeque::new(),
             after: Vec::new(),
             attempts: HashMap::new(),
+            pool: DEFAULT_POOL,
             streams: HashMap::from([(0, DEFAULT_STREAM)]),
             seen: HashMap::new(),
             made: 0,
@@ -79,8 +82,9 @@ impl Entries<'_> {
                 stream,
                 stack,
                 allocated,
-                ..
+                pool,
             } => {
+                self.pool = pool.unwrap_or(DEFAULT_POOL);
                 let rounded = || size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size);
                 let allocated = allocated.unwrap_or_else(rounded).max(size);
                 let allocation = Allocation::linear(address, size, allocated, self.stream(stream));
@@ -328,6 +332,11 @@ impl<'a> Merged<'a> {
             records,
             done: false,
         })
+    }
+
+    /// The pool of PyTorch from which the last record was allocated, if it is a tensor.
+    pub fn pool(&self) -> (u64, u64) {
+        self.tensors.as_ref().map_or(DEFAULT_POOL, |tensors| tensors.pool)
     }
 
     /// Slots of the journal that are unfinished so far.

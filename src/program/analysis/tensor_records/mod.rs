@@ -17,7 +17,7 @@ use journal::reader::{Journal, TensorFile};
 
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::origins::FIRST_OF_TORCH;
-use crate::analysis::out_of_memory::is_out_of_memory;
+use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::space::Ranges;
 
 pub use merged::Merged;
@@ -104,8 +104,6 @@ pub struct Tensors {
     covered: HashMap<i16, Ranges>,
     /// Those of segments in private pools.
     private: HashMap<i16, Ranges>,
-    /// The private pools of tensors, by the tensor's number in the file, from 1.
-    pools: HashMap<u64, (u64, u64)>,
     /// PyTorch's failures.
     failures: Vec<FailedTensor>,
     /// Device and time of the failures in the journal.
@@ -145,7 +143,6 @@ impl Tensors {
             segments: HashMap::new(),
             covered: HashMap::new(),
             private: HashMap::new(),
-            pools: HashMap::new(),
             failures: Vec::new(),
             failed: Vec::new(),
             mapped: Vec::new(),
@@ -161,7 +158,6 @@ impl Tensors {
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         // The end of each segment.
         let mut ends: BTreeMap<Place, u64> = BTreeMap::new();
-        let mut number = 0;
         while let Some(line) = file.next_line()? {
             match line {
                 // Whoever names tensors reads the stacks (`stacks`).
@@ -176,11 +172,9 @@ impl Tensors {
                         ends.insert((device, address), end);
                     }
                     TensorEvent::Allocated { address, pool, .. } => {
-                        number += 1;
-                        let Some(pool) = pool.filter(|&pool| pool != DEFAULT_POOL) else {
+                        if pool.is_none_or(|pool| pool == DEFAULT_POOL) {
                             continue;
-                        };
-                        tensors.pools.insert(number, pool);
+                        }
                         let segment = ends.range(..=(device, address)).next_back();
                         if let Some((&(on, start), &end)) = segment
                             && on == device
@@ -238,6 +232,11 @@ impl Tensors {
         !self.mapped.is_empty()
     }
 
+    /// What the file consists of, in a word.
+    pub fn source(&self) -> &'static str {
+        if self.snapshots { "snapshot" } else { "record" }
+    }
+
     /// Whether PyTorch obtained memory at all.
     pub fn has_segments(&self) -> bool {
         !self.segments.is_empty()
@@ -270,11 +269,6 @@ impl Tensors {
     pub fn note(&self) -> Option<String> {
         let (path, lost, damaged) = (shown(&self.path), self.lost, self.damaged);
         (lost > 0 || damaged > 0).then(|| format!("{path}: {lost} tensors are missing, {damaged} lines are damaged"))
-    }
-
-    /// The pool of the tensor with this number in the file, from 1.
-    pub fn pool(&self, number: u64) -> (u64, u64) {
-        self.pools.get(&number).copied().unwrap_or(DEFAULT_POOL)
     }
 
     /// The bytes of the tensor that PyTorch could not make when a request failed; `None` if the request was not PyTorch's.

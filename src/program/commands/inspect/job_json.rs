@@ -7,36 +7,30 @@ use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::Read;
 use crate::analysis::device_ledger::{DeviceLedger, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
-use crate::analysis::stack_uses::Uses;
-use crate::analysis::tensors::Tensors;
 use crate::escaped;
+use crate::render::answer::Answer;
 use crate::render::format;
 use crate::render::host_memory;
 use crate::render::stacks_section;
-use crate::render::verdict_lines;
 
-pub fn write(
-    out: &mut impl Write,
-    jobs: &[Job],
-    recorded: impl Fn(&Job) -> Option<Tensors>,
-    stacked: impl Fn(&Job) -> Option<(Uses, Labels)>,
-) -> io::Result<()> {
+pub fn write(out: &mut impl Write, jobs: &[Read]) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
-    for (place, job) in jobs.iter().enumerate() {
+    for (place, Read { job, stacks, tensors }) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
         let mut description = describe(job);
-        if let Some(tensors) = recorded(job) {
+        if let Some(tensors) = tensors {
             description["tensors"] = json!(tensors);
         }
-        if let Some((uses, labels)) = stacked(job) {
-            description["stacks"] = stacks_section::as_json(&uses, &labels);
+        if let Some((uses, labels)) = stacks {
+            description["stacks"] = stacks_section::as_json(uses, labels);
         }
         escaped::compact(out, &Whole { description, live: job })?;
     }
@@ -70,6 +64,13 @@ fn describe(job: &Job) -> Value {
     };
     // Of a damaged part nothing is told.
     let of_process = |value: Value| if header.knows_process() { value } else { Value::Null };
+    let of_clock = |value: Value| {
+        if job.knows_times() {
+            of_process(value)
+        } else {
+            Value::Null
+        }
+    };
     let environment: serde_json::Map<String, Value> = header
         .environment
         .iter()
@@ -85,8 +86,8 @@ fn describe(job: &Job) -> Value {
         "environment": of_process(json!(environment)),
         "strategy": of_process(json!(header.strategy)),
         "ended": ended,
-        "start_time": of_process(json!(format::time(header.wall_start_ns))),
-        "start_time_ns": of_process(json!(header.wall_start_ns)),
+        "start_time": of_clock(json!(format::time(header.wall_start_ns))),
+        "start_time_ns": of_clock(json!(header.wall_start_ns)),
         "duration_ns": job.duration_ns,
         "path": job.path.to_string_lossy(),
         "events": ledger.events,
@@ -104,7 +105,7 @@ fn describe(job: &Job) -> Value {
         "failed": failed(ledger),
         "surges": ledger.surges.count,
         "largest_surges": surges(job),
-        "why": verdict_lines::as_json(job),
+        "why": Answer::in_short(job).as_json(),
     });
     if let State::Exited(status) = job.state
         && header.knows_end()

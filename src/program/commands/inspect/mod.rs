@@ -5,20 +5,20 @@ mod overview;
 mod views;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use clap::Args;
-use journal::reader::Journal;
+use journal::reader::TensorFile;
 
 use crate::analysis::frameless::Frameless;
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
-use crate::analysis::live_set::Key;
-use crate::analysis::stack_uses::{Uses, stack_uses};
+use crate::analysis::live_set::{Catcher, Key};
+use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
-use crate::journals::{collect, load_all};
+use crate::journals::{collect, load, load_all, load_with};
 use crate::render::job_page::JobPage;
 use crate::render::stacks_section;
 use crate::render::tensors_section;
@@ -78,12 +78,15 @@ impl Inspect {
         let paths = collect(&self.paths, &mut problems);
         // The overview needs sums alone, and there may be hundreds of processes.
         let is_overview = paths.len() > 1 && !self.all && !self.json;
-        let mut jobs = load_all(paths, &mut problems, |job| {
-            if is_overview {
-                job.ledger.forget_live();
+        let mut jobs = load_all(&paths, &mut problems, |path| {
+            if !is_overview {
+                return Read::of(path);
             }
+            let mut job = load(path)?;
+            job.ledger.forget_live();
+            Ok(Read::from(job))
         });
-        jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
+        jobs.sort_by_key(|read| (read.job.header.wall_start_ns, read.job.header.pid));
         if self.json || !jobs.is_empty() {
             self.print(&jobs).map_err(Failure::unwritten)?;
         }
@@ -94,22 +97,22 @@ impl Inspect {
         }
     }
 
-    fn print(&self, jobs: &[Job]) -> io::Result<()> {
+    fn print(&self, jobs: &[Read]) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
-            job_json::write(&mut out, jobs, recorded, stacked)?;
+            job_json::write(&mut out, jobs)?;
         } else {
             let page = JobPage {
                 top: self.views.entries(),
                 bold: format::styled(),
             };
             match jobs {
-                [job] => self.page(&mut out, &page, job)?,
+                [read] => self.page(&mut out, &page, read)?,
                 _ => {
                     overview::overview(&mut out, jobs, page.bold)?;
-                    for job in jobs.iter().filter(|_| self.all) {
+                    for read in jobs.iter().filter(|_| self.all) {
                         writeln!(out)?;
-                        self.page(&mut out, &page, job)?;
+                        self.page(&mut out, &page, read)?;
                     }
                 }
             }
@@ -118,7 +121,7 @@ impl Inspect {
     }
 
     /// A job in full, with PyTorch's tensors if they were recorded.
-    fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
+    fn page(&self, out: &mut impl Write, page: &JobPage, Read { job, stacks, tensors }: &Read) -> io::Result<()> {
         page.job(out, job)?;
         if job.ledger.surges.count > 0 {
             let labels = Labels::load(&job.path);
@@ -130,8 +133,8 @@ impl Inspect {
                 }
             }
         }
-        if let Some((uses, labels)) = stacked(job) {
-            stacks_section::page(out, &uses, &labels, self.views.entries(), page.bold)?;
+        if let Some((uses, labels)) = stacks {
+            stacks_section::page(out, uses, labels, self.views.entries(), page.bold)?;
             let is_lost = |number| labels.frames(number).err() == Some(Frameless::NotInFile);
             let mut holders = uses.holders.iter();
             if holders.any(|holder| matches!(holder.key, Key::Stack(number) if is_lost(number)))
@@ -140,23 +143,53 @@ impl Inspect {
                 writeln!(out, "  {remedy}")?;
             }
         }
-        match recorded(job) {
-            Some(tensors) => tensors_section::page(out, &tensors, self.views.entries(), page.bold),
+        match tensors {
+            Some(tensors) => tensors_section::page(out, tensors, self.views.entries(), page.bold),
             None if asked_for_tensors(job) => tensors_section::none(out),
             None => Ok(()),
         }
     }
 }
 
-/// What the job's records say of stacks, and their names; `None` if stacks were not recorded. A file that cannot be read
-/// is named on stderr.
-fn stacked(job: &Job) -> Option<(Uses, Labels)> {
-    let kinds = job.setting(config::table::STACKS.name)?;
-    if config::Stacks::parse(kinds.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
-        return None;
+/// A job, and what lies beside its ledger, of one pass over the journal.
+struct Read {
+    job: Job,
+    /// What the records say of stacks, and their names; `None` if stacks were not recorded.
+    stacks: Option<(Uses, Labels)>,
+    tensors: Option<Tensors>,
+}
+
+impl From<Job> for Read {
+    fn from(job: Job) -> Read {
+        let (stacks, tensors) = (None, None);
+        Read { job, stacks, tensors }
     }
-    let labels = Labels::load(&job.path);
-    Some((stack_uses(&job.path)?, labels))
+}
+
+impl Read {
+    /// A file beside the journal that cannot be read is named on stderr.
+    fn of(path: &Path) -> Result<Read, LoadError> {
+        let (mut uses, mut catcher) = (Uses::default(), Catcher::new(&tensors::MOMENTS));
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut uses];
+        if TensorFile::beside(path).exists() {
+            observers.push(&mut catcher);
+        }
+        let mut read = Read::from(load_with(path, &mut observers)?);
+        let job = &read.job;
+        let kinds = job.setting(config::table::STACKS.name).map(str::trim);
+        let has_stacks = kinds
+            .and_then(config::Stacks::parse)
+            .is_some_and(|kinds| kinds != config::Stacks::Off);
+        if has_stacks || job.tensors.is_some() {
+            let labels = Labels::load(path);
+            read.tensors = Tensors::of(job, catcher, &labels);
+            read.stacks = has_stacks.then(|| {
+                uses.finish(&job.ledger);
+                (uses, labels)
+            });
+        }
+        Ok(read)
+    }
 }
 
 /// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.
@@ -165,11 +198,4 @@ fn asked_for_tensors(job: &Job) -> bool {
     let stacks = value(&config::table::STACKS).and_then(config::Stacks::parse);
     let in_case = stacks.is_some_and(config::Stacks::python) && !job.header.uses("PyTorch");
     value(&config::table::TORCH) == Some("record") && !in_case
-}
-
-/// The tensors that were recorded beside the job's journal.
-fn recorded(job: &Job) -> Option<Tensors> {
-    job.tensors.as_ref()?;
-    let journal = Journal::open(&job.path).ok()?;
-    tensors::load(&journal).ok()?
 }

@@ -21,11 +21,11 @@ use prices::Prices;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::import::plain_file;
-use crate::journals::collect;
+use crate::journals::only;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
-use crate::replay::{self, Outcome, Setup, Source, Trace, play, smallest_device};
+use crate::replay::{self, Outcome, Setup, Source, Trace, Unplayed, play, smallest_device};
 use advice::Recommendation;
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
@@ -165,14 +165,11 @@ impl Replay {
         let lag_ns = parse_time(lag).ok_or_else(|| Failure::refused(no_time()))?;
         let prices = self.prices()?;
         let names = self.names()?;
-        let path = self.path()?;
+        let path = only(&self.trace)?;
         let reading = progress::reading_long(&path);
-        let mut trace = Trace::load(&path, self.device).map_err(|problem| {
-            if problem.is_of_device() {
-                Failure::refused(problem)
-            } else {
-                Failure::failed(problem)
-            }
+        let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
+            Unplayed::OfDevice(_) => Failure::refused(problem),
+            _ => Failure::failed(problem),
         })?;
         drop(reading);
         let mut settings = settings_of(&trace.source);
@@ -228,26 +225,6 @@ impl Replay {
             table::print(&mut out, &played)
         };
         printed.and_then(|()| out.flush()).map_err(Failure::unwritten)
-    }
-
-    /// The file to play. In a folder that is its only journal.
-    fn path(&self) -> Result<PathBuf, Failure> {
-        if !self.trace.is_dir() {
-            return Ok(self.trace.clone());
-        }
-        let mut problems = Vec::new();
-        let folder = std::slice::from_ref(&self.trace);
-        let found: Vec<PathBuf> = collect(folder, &mut problems).into_iter().collect();
-        match &found[..] {
-            [] => Err(Failure::failed(problems.join("\n"))),
-            [only] => Ok(only.clone()),
-            several => Err(Failure::refused(format!(
-                "{} has {} journals; name the one to play:\n  {}",
-                shown(&self.trace),
-                several.len(),
-                several.iter().map(|path| shown(path)).collect::<Vec<_>>().join("\n  ")
-            ))),
-        }
     }
 
     fn prices(&self) -> Result<Prices, Failure> {

@@ -2,25 +2,23 @@
 
 use std::io::{self, Write};
 
-use base::shortage::Parts;
 use journal::format::Teller;
 use journal::reader::State;
 
 use super::first_death::{Run, died_ns};
-use super::holders_and_next::Advice;
 use crate::analysis::finding::Failure;
-use crate::analysis::job::{Job, NOT_KNOWN};
+use crate::analysis::job::NOT_KNOWN;
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
+use crate::render::answer::Answer;
 use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::host_memory;
 use crate::render::table::table;
-use crate::render::verdict_lines::{Line, process_name, verdict};
+use crate::render::verdict_lines::process_name;
 
-pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, bold: bool) -> io::Result<()> {
-    let job = run.first();
-    let lines = verdict(job).unwrap_or_else(|| vec![Line::Other("No GPU memory was asked for".to_owned())]);
-    for (line, number) in lines.iter().zip(0..) {
+pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io::Result<()> {
+    let job = answer.job;
+    for (line, number) in answer.lines.iter().zip(0..) {
         writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
     }
     let process = if job.is_imported() {
@@ -50,8 +48,8 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, bold: bool) -> io:
     if run.jobs().len() > 1 {
         others(out, run, bold)?;
     }
-    if let Some(failure) = &job.finding().failure {
-        ledger(out, job, failure, bold)?;
+    if let Some(failure) = &answer.finding.failure {
+        ledger(out, answer, failure, bold)?;
     }
     if job.ledger.surges.count > 0 {
         let labels = Labels::load(&job.path);
@@ -62,22 +60,16 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, bold: bool) -> io:
     if let Some(growth) = host_memory::growth(&job.ledger.host) {
         writeln!(out, "{growth}")?;
     }
-    if !advice.holders.is_empty() {
-        let more = match advice.all_holders - advice.holders.len() {
+    let holders = &answer.holders;
+    if !holders.list.is_empty() {
+        let more = match holders.in_all - holders.list.len() {
             0 => String::new(),
-            _ => format!(" (top {} of {})", advice.holders.len(), advice.all_holders),
+            _ => format!(" (top {} of {})", holders.list.len(), holders.in_all),
         };
-        writeln!(out, "\n{}", strong(&format!("Holders {}{more}", advice.moment), bold))?;
-        let rows = advice.holders.iter().map(|holder| {
-            vec![
-                size(holder.bytes),
-                match holder.count {
-                    0 => "-".to_owned(),
-                    known => count(known),
-                },
-                printable(&holder.what, 200),
-                holder.oldest_ns.map_or_else(|| "-".to_owned(), duration),
-            ]
+        writeln!(out, "\n{}", strong(&format!("Holders {}{more}", holders.moment), bold))?;
+        let rows = holders.list.iter().map(|holder| {
+            let (what, oldest) = (printable(&holder.what, 200), duration(holder.oldest_ns));
+            vec![size(holder.bytes), count(holder.count), what, oldest]
         });
         table(
             out,
@@ -86,9 +78,9 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, bold: bool) -> io:
             rows.collect(),
         )?;
     }
-    if !advice.next.is_empty() {
+    if !answer.next.is_empty() {
         writeln!(out, "\n{}", strong("Next", bold))?;
-        for step in &advice.next {
+        for step in &answer.next {
             writeln!(out, "  {step}")?;
         }
     }
@@ -141,8 +133,8 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
 }
 
 /// The device's bytes at the failure, which sum to the device; and those of the limit if it refused the request.
-fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io::Result<()> {
-    let (scene, shortage) = (failure.scene, &failure.shortage);
+fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) -> io::Result<()> {
+    let (job, scene, shortage) = (answer.job, failure.scene, &failure.shortage);
     let pid = job.header.pid;
     if let Some(parts) = &shortage.parts {
         let title = format!("Device {} at {}", scene.device, duration(scene.time_ns));
@@ -151,7 +143,7 @@ fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io:
             out,
             &["who", "what", "size", "bytes"],
             &[2, 3],
-            rows(job, failure, parts),
+            rows(answer, parts.whose(), parts.total),
         )?;
         if let (Some(layer), Some(shown)) = (job.header.layer(), shortage.shown) {
             let [layer, free, total] = [printable(layer, 200), size(shown.free), size(shown.total)];
@@ -186,28 +178,20 @@ fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io:
     table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
 }
 
-fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
-    let pid = job.header.pid;
-    let row = |who: &str, what: &str, bytes: i64| {
+/// The parts of what belongs to `whose`, which has `total` bytes.
+fn rows(answer: &Answer, whose: &str, total: u64) -> Vec<Vec<String>> {
+    let job = answer.job;
+    let row = |who: String, what: &str, bytes: i64| {
         let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
-        vec![who.to_owned(), what.to_owned(), difference(bytes), exact]
+        vec![who, what.to_owned(), difference(bytes), exact]
     };
-    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-    let own = format!("{pid} {}", printable(&job.title(), 24));
-    let mut rows = vec![
-        row(&own, "live", signed(parts.live)),
-        row("", "cached", signed(parts.cached)),
-    ];
-    // A context that neither NVML nor a measurement told is part of the row of others, below.
-    rows.extend((!parts.lacks_context()).then(|| row("", "context", signed(parts.context))));
-    if parts.others.is_some() {
-        let told = failure.scene.processes.iter();
-        let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
-        rows.extend(others.map(|one| row(&process_name(one), "other process", signed(one.bytes.unwrap_or(0)))));
-    }
-    let whole = format!("the {}", parts.whose());
-    rows.push(row(&whole, parts.unknown_words(), parts.unknown));
-    rows.push(row("", "free", signed(parts.free)));
-    rows.push(row("", "in all", signed(parts.total)));
+    let own = format!("{} {}", job.header.pid, printable(&job.title(), 24));
+    let mut rows: Vec<_> = (answer.parts.iter())
+        .map(|part| row(part.who.clone().unwrap_or_default(), part.name, part.bytes))
+        .collect();
+    rows[0][0] = own;
+    let unknown = rows.len() - 2;
+    rows[unknown][0] = format!("the {whose}");
+    rows.push(row(String::new(), "in all", i64::try_from(total).unwrap_or(i64::MAX)));
     rows
 }

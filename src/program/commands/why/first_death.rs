@@ -47,13 +47,9 @@ impl Run {
     /// The first process that died for lack of memory, or else the first that died. If none died, the one that is fullest.
     pub fn first(&self) -> &Job {
         let fullest = || {
-            let share = |job: &&Job| {
-                let distance = job.finding().distance;
-                distance.map_or(0.0, |distance| distance.peak as f64 / distance.room as f64)
-            };
-            self.jobs
-                .iter()
-                .max_by(|one, other| share(one).total_cmp(&share(other)))
+            let used = self.jobs.iter().filter_map(|job| Some((job, job.finding().distance?)));
+            let fullest = used.max_by(|(_, one), (_, other)| one.compare(other));
+            fullest.map(|(job, _)| job)
         };
         // A launcher may kill processes before the one that lacks memory has ended.
         let lacked_memory = self.jobs.iter().find(|job| job.finding().fatal);

@@ -1,22 +1,16 @@
-//! What follows from a verdict: who held the most, what to do next, and whether a strategy would have served the
-//! request.
+//! Who held the most at the moment that a verdict is about, and whether a strategy would have served the request.
 
-use std::collections::HashMap;
-
-use base::api::Api;
-use journal::reader::{Journal, State};
+use journal::reader::State;
 use policy::Strategy;
-use serde::Serialize;
 
-use crate::analysis::came::Came;
-use crate::analysis::device_ledger::Live;
-use crate::analysis::finding::{Failure, Verdict};
+use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
-use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment, Named, by_name};
-use crate::analysis::tensor_records::Tensors;
-use crate::render::format::{count, duration, shown, size};
-use crate::render::next_step::{self, Step};
+use crate::analysis::live_set::{self, By, Catcher, DeviceSet, Key, LiveSet, Moment, by_name};
+use crate::analysis::tensors::Whose;
+use crate::render::answer::{Holder, Holders};
+use crate::render::format::{count, duration, size};
+use crate::render::next_step::Replayed;
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
@@ -27,193 +21,103 @@ const SAME_MOMENT_NS: u64 = 100_000_000;
 /// Of a stack, the line of the job and those that called it.
 const LINES: usize = 3;
 
-pub struct Advice {
-    /// The moment of the holders, in words.
-    pub moment: String,
-    pub holders: Vec<Holder>,
-    /// How many holders there are in all.
-    pub all_holders: usize,
-    pub next: Vec<Step>,
-    pub replay: Option<Replay>,
-}
+/// The moments that a verdict can be about.
+pub const MOMENTS: [Moment; 3] = [Moment::OutOfMemory, Moment::End, Moment::Peak];
 
-/// Live allocations that have something in common.
-#[derive(Serialize)]
-pub struct Holder {
-    pub what: String,
-    pub bytes: u64,
-    /// 0 if it is not known.
-    pub count: u64,
-    /// `None` if it is not known.
-    pub oldest_ns: Option<u64>,
-}
-
-/// What a strategy would have made of the requests.
-#[derive(Serialize)]
-pub struct Replay {
-    pub strategy: &'static str,
-    /// Bytes that this process could have had of the device.
-    #[serde(rename = "device_memory")]
-    pub room: u64,
-    pub fits: bool,
-    #[serde(rename = "peak_reserved")]
-    pub peak: u64,
-}
-
-impl Replay {
-    /// What is worth a line about it.
-    fn told(&self, job: &Job, failure: &Failure) -> Option<String> {
-        let Replay { strategy, room, .. } = self;
-        match (self.fits, failure.shortage.verdict()) {
-            (true, _) => Some(format!(
-                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run {}--strategy {strategy}",
-                size(self.peak),
-                size(*room),
-                if job.tensors.is_some() {
-                    "--torch allocator "
-                } else {
-                    ""
-                }
-            )),
-            (false, Verdict::LiveSet | Verdict::Unusable) => Some(format!(
-                "Replay: under {strategy} this request does not fit into {} either",
-                size(*room)
-            )),
-            (false, _) => None,
-        }
+fn moment_of(job: &Job, finding: &Finding) -> Moment {
+    match (&finding.failure, job.state) {
+        (Some(failure), _) if failure.scene.lacked_memory() => Moment::OutOfMemory,
+        (Some(_), _) | (None, State::Killed) => Moment::End,
+        (None, _) => Moment::Peak,
     }
 }
 
-impl Advice {
-    pub fn for_job(job: &Job, top: usize) -> Advice {
-        let finding = job.finding();
-        let (moment, when) = match (&finding.failure, job.state) {
-            (Some(failure), _) if failure.request.is_some() => (Moment::OutOfMemory, "at the failure"),
-            (Some(_), _) | (None, State::Killed) => (Moment::End, "at the end"),
-            (None, _) => (Moment::Peak, "at the peak"),
-        };
-        let device = match (&finding.failure, finding.distance) {
-            (Some(failure), _) => Some(failure.scene.device),
-            (None, distance) => distance.map(|distance| distance.device),
-        };
-        // Without its record, a framework's tensors are not known, only the segments of its cache.
-        let at_ns = match (&finding.failure, moment) {
-            (Some(failure), _) => Some(failure.scene.time_ns),
-            (None, Moment::End) => Some(job.duration_ns),
-            (None, _) => None,
-        };
-        let moment_in_words = match (&job.tensors, job.caches()) {
-            (Some(tensors), _) => {
-                let before = at_ns.and_then(|at_ns| Some(at_ns - tensors.snapshot_before(at_ns)?));
-                let from = match before {
-                    None => String::new(),
-                    Some(0..=SAME_MOMENT_NS) => " (PyTorch's snapshot of that moment)".to_owned(),
-                    Some(before_ns) => format!(" (PyTorch's snapshot of {} before)", duration(before_ns)),
-                };
-                format!("{when}: PyTorch's tensors{from} and other code's memory")
-            }
-            (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
-            (None, None) => when.to_owned(),
-        };
-        let (mut holders, came_again) = device.map_or_else(Default::default, |device| holders(job, device, moment));
-        let all_holders = holders.len();
-        holders.truncate(top);
-        let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
-        let mut next = match &finding.failure {
-            Some(failure) => next_step::after(
-                job,
-                failure,
-                replay.as_ref().and_then(|replay| replay.told(job, failure)),
-            ),
-            None => next_step::without_failure(job),
-        };
-        if finding.verdict == Verdict::LiveSet && came_again > 0 {
-            next.push(Step::from(format!(
-                "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
-                 --leaks {} names it",
-                size(came_again),
-                shown(&job.path)
-            )));
-        }
-        Advice {
-            moment: moment_in_words,
-            holders,
-            all_holders,
-            next,
-            replay,
-        }
-    }
+/// What was live at the moment that the verdict of the job is about, of what was caught while the journal was read.
+pub fn set_of(job: &Job, caught: Catcher) -> Option<LiveSet> {
+    caught.at(moment_of(job, &job.finding()), &job.ledger)
 }
 
-/// The holders of a device at a moment, most bytes first, and the bytes of those that came again and again and stayed;
-/// none if the journal cannot be read again.
-fn holders(job: &Job, device: i16, moment: Moment) -> (Vec<Holder>, u64) {
-    let none = (Vec::new(), 0);
-    let Ok(journal) = Journal::open(&job.path) else {
-        return none;
+/// The holders of the device that the verdict is about, `top` of them.
+pub fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
+    let finding = job.finding();
+    let moment = moment_of(job, &finding);
+    let when = match moment {
+        Moment::OutOfMemory => "at the failure",
+        Moment::End => "at the end",
+        _ => "at the peak",
     };
-    let labels = Labels::load(&job.path);
-    let Ok((_, sets)) = live_set::read(&journal, &[moment]) else {
-        return none;
+    let device = match (&finding.failure, finding.distance) {
+        (Some(failure), _) => Some(failure.scene.device),
+        (None, distance) => distance.map(|distance| distance.device),
     };
-    let Some(set) = sets.into_iter().flatten().next() else {
-        return none;
+    let at_ns = match (&finding.failure, moment) {
+        (Some(failure), _) => Some(failure.scene.time_ns),
+        (None, Moment::End) => Some(job.duration_ns),
+        (None, _) => None,
     };
-    let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
-        return none;
+    // Without its record, a framework's tensors are not known, only the segments of its cache.
+    let moment = match (&job.tensors, job.caches()) {
+        (Some(tensors), _) => {
+            let before = at_ns.and_then(|at_ns| Some(at_ns - tensors.snapshot_before(at_ns)?));
+            let from = match before {
+                None => String::new(),
+                Some(0..=SAME_MOMENT_NS) => " (PyTorch's snapshot of that moment)".to_owned(),
+                Some(before_ns) => format!(" (PyTorch's snapshot of {} before)", duration(before_ns)),
+            };
+            format!("{when}: PyTorch's tensors{from} and other code's memory")
+        }
+        (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
+        (None, None) => when.to_owned(),
     };
-    named(job, &set, &labels)
+    let sets = set.into_iter().flat_map(|set| set.devices);
+    let set = sets.into_iter().find(|set| Some(set.device) == device);
+    let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, &Labels::load(&job.path)));
+    (holders.moment, holders.in_all) = (moment, holders.list.len());
+    holders.list.truncate(top);
+    holders
 }
 
-/// By stack if stacks were recorded, else by size; with PyTorch's tensors, what other code has apart. Also returns the bytes
-/// of the holders that came again and again until this moment and stayed.
-fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> (Vec<Holder>, u64) {
+/// By stack if stacks were recorded, else by size; with PyTorch's tensors, what other code has apart.
+fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
     let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
     let by = if has_stacks { By::Stack } else { By::Size };
-    let is_tensor = |live: &&Live| live.api == Api::torch_alloc.number();
-    let (tensors, others): (Vec<&Live>, Vec<&Live>) = match job.tensors {
-        Some(_) => set.live.iter().partition(is_tensor),
-        None => (Vec::new(), set.live.iter().collect()),
+    let (others, later) = match &job.tensors {
+        Some(tensors) => (
+            "memory that PyTorch did not allocate: ",
+            format!("memory that came after PyTorch's last {}: ", tensors.source()),
+        ),
+        None => ("", String::new()),
     };
-    // What came after the last snapshot may be PyTorch's.
-    let snapshots = job.tensors.as_ref().filter(|tensors| tensors.snapshots);
-    let until_ns = snapshots.map_or(u64::MAX, Tensors::until_ns);
-    let (others, later): (Vec<&Live>, Vec<&Live>) = others.into_iter().partition(|live| live.time_ns <= until_ns);
-    let of_others = match job.tensors {
-        Some(_) => "memory that PyTorch did not allocate: ",
-        None => "",
-    };
-    let of_later = "memory that came after PyTorch's last snapshot: ";
-    let (mut holders, mut came_again) = (Vec::new(), 0u64);
-    for (part, whose) in [(tensors, ""), (others, of_others), (later, of_later)] {
-        let mut came: HashMap<Key, Came> = HashMap::new();
-        for live in &part {
-            let of_key = came.entry(Key::for_live(live, by)).or_default();
-            of_key.add(live.time_ns, set.time_ns);
-        }
-        let groups = live_set::holders(part, |live| Key::for_live(live, by));
+    let mut parts = [("", Vec::new()), (others, Vec::new()), (later.as_str(), Vec::new())];
+    for live in &set.live {
+        parts[Whose::of(live, job.tensors.as_ref()) as usize].1.push(live);
+    }
+    let mut holders = Holders::default();
+    for (whose, live) in parts {
+        let groups = live_set::holders(live, by, (0, set.time_ns));
         let named = by_name(groups, |holder| match holder.key {
             Key::Stack(number) => labels.stack_with(number, LINES),
             Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
             key => labels.key(key),
         });
-        for Named { name, sum, keys } in named {
-            if Came::of_all(keys.iter().map(|key| came[key])).again_and_again() {
-                came_again = came_again.saturating_add(sum.bytes);
+        for named in named {
+            if named.sum.came.again_and_again() {
+                holders.came_again = holders.came_again.saturating_add(named.sum.bytes);
             }
-            holders.push(Holder {
-                what: format!("{whose}{name}"),
-                bytes: sum.bytes,
-                count: sum.count,
-                oldest_ns: Some(sum.oldest_ns),
+            holders.list.push(Holder {
+                what: format!("{whose}{}", named.name),
+                bytes: named.sum.bytes,
+                count: named.sum.count,
+                oldest_ns: named.sum.oldest_ns,
             });
         }
     }
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    (holders, came_again)
+    holders.list.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    holders
 }
 
-fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
+/// What a replay of the job's requests found; `None` if it would tell nothing.
+pub fn replayed(job: &Job, failure: &Failure) -> Option<Replayed> {
     let shortage = &failure.shortage;
     let worth = matches!(
         shortage.verdict(),
@@ -252,7 +156,7 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
     }
     let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
     // A request for memory that no strategy serves is not in the trace, nor is one after which the job got memory.
-    if trace.fatal != Some(failure.scene.requested) {
+    if trace.fatal != Some(failure.scene.requested) || trace.is_partial() {
         return None;
     }
     let setup = Setup {
@@ -263,7 +167,7 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         repetitions: 1,
     };
     let outcome = play(&trace, strategy, &setup)?;
-    Some(Replay {
+    Some(Replayed {
         strategy,
         room,
         fits: outcome.failed == 0,

@@ -5,23 +5,24 @@ mod first_death;
 mod holders_and_next;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::analysis::finding::Verdict;
-use crate::analysis::job::Job;
+use crate::analysis::job::{Job, LoadError};
+use crate::analysis::live_set::Catcher;
 use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
-use crate::journals::{collect, load_all, newest};
+use crate::journals::{collect, load, load_all, load_with, newest};
 use crate::number::at_least;
-use crate::render::next_step::Step;
-use crate::render::{format, host_memory, verdict_lines};
+use crate::render::answer::Answer;
+use crate::render::{format, host_memory};
 use crate::say::say;
 use first_death::Run;
-use holders_and_next::Advice;
+use holders_and_next::{MOMENTS, holders, replayed, set_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,7 +34,7 @@ Examples:
 Without an argument, or with `newest`, the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here \
 is taken. The parts of the ledger sum to the device, to the byte:
   live       the job's allocations
-  cached     obtained from the driver, but free inside
+  cached     obtained from the driver, but free inside; live or cached, if only a framework's cache knows
   context    what the driver holds for the process: contexts, loaded code, rounding; part of unknown
              if nothing told it
   others     other processes, from NVML
@@ -103,7 +104,25 @@ impl Why {
         }
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
-        let jobs = load_all(found, &mut problems, |job| job.ledger.forget_live());
+        let (is_single, mut set) = (found.len() == 1, None);
+        let caught = |path: &Path| -> Result<_, LoadError> {
+            let mut catcher = Catcher::new(&MOMENTS);
+            let mut job = load_with(path, &mut [&mut catcher])?;
+            let set = set_of(&job, catcher);
+            job.ledger.forget_live();
+            Ok((job, set))
+        };
+        let jobs = load_all(&found, &mut problems, |path| {
+            if is_single {
+                let (job, of_job) = caught(path)?;
+                set = of_job;
+                return Ok(job);
+            }
+            // Of several journals it is known later which is explained, and then that one is read again.
+            let mut job = load(path)?;
+            job.ledger.forget_live();
+            Ok(job)
+        });
         if jobs.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
@@ -116,12 +135,19 @@ impl Why {
             Run::newest(jobs)
         };
         let job = run.first();
-        let advice = Advice::for_job(job, self.top);
+        let set = if is_single {
+            set
+        } else {
+            caught(&job.path).ok().and_then(|(_, set)| set)
+        };
+        let holders = holders(job, set, self.top);
+        let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
+        let answer = Answer::new(job, holders, Ok(replay));
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
-            escaped::pretty(&mut out, &page(&run, &advice))
+            escaped::pretty(&mut out, &page(&run, &answer))
         } else {
-            explanation::page(&mut out, &run, &advice, format::styled())
+            explanation::page(&mut out, &run, &answer, format::styled())
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)?;
@@ -138,8 +164,8 @@ fn code(job: &Job) -> u8 {
     if finding.fatal { exit_code(finding.verdict) } else { 0 }
 }
 
-fn page(run: &Run, advice: &Advice) -> Value {
-    let job = run.first();
+fn page(run: &Run, answer: &Answer) -> Value {
+    let job = answer.job;
     let process = |job: &Job| {
         json!({
             "pid": job.header.pid,
@@ -155,18 +181,18 @@ fn page(run: &Run, advice: &Advice) -> Value {
     };
     json!({
         "process": process(job),
-        "why": verdict_lines::as_json(job),
+        "why": answer.as_json(),
         // The file of a layer between library and driver, whose figures total and free are; null without one.
         "layer": job.header.layer(),
         "host_memory": host_memory::as_json(&job.ledger.host),
         "host_memory_grew": job.ledger.host.growth().is_some(),
         "surges": job.ledger.surges.count,
-        "holders": advice.holders,
-        "holders_of": advice.moment,
-        "next": advice.next.iter().map(Step::to_string).collect::<Vec<_>>(),
+        "holders": answer.holders.list,
+        "holders_of": answer.holders.moment,
+        "next": answer.next.iter().map(ToString::to_string).collect::<Vec<_>>(),
         // The same, each with what is known of its effect.
-        "steps": advice.next.iter().map(Step::as_json).collect::<Vec<_>>(),
-        "replay": advice.replay,
+        "steps": answer.steps_as_json(),
+        "replay": answer.replay,
         "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
         // The last process of an earlier run that died of a failed request; null if none did.

@@ -163,7 +163,7 @@ impl Device {
         if record.device != self.number {
             return Ok(());
         }
-        let failed = self.ledger.out_of_memory.count;
+        let failed = self.ledger.scenes.out_of_memory;
         self.ledger.apply(record);
         match record.event {
             Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack, sink),
@@ -190,7 +190,7 @@ impl Device {
                 Ok(())
             }
             // A request that is made again is one failure.
-            Event::AllocFailed { requested, .. } if self.ledger.out_of_memory.count > failed => {
+            Event::AllocFailed { requested, .. } if self.ledger.scenes.out_of_memory > failed => {
                 sink(Entry::new("oom", self.free.unwrap_or(0), requested, 0, record.stack))
             }
             _ => Ok(()),

@@ -4,10 +4,10 @@ const TERMS = [
     ["live", "bytes of allocations that the job has and has not freed, after rounding (the terminal's “allocated”)"],
     ["requested", "what the job asked for, before rounding"],
     ["reserved", "bytes that were obtained from the driver: live, and what a strategy keeps free for later requests"],
-    ["free inside reserved", "reserved less live; other processes cannot use it"],
+    ["cached", "free inside reserved: reserved less live; other processes cannot use it"],
     ["peak", "the first moment at which the live bytes of the device are highest; the same in every panel"],
     ["context", "what the driver holds for the process besides its allocations: contexts, loaded code, rounding"],
-    ["other processes", "what NVML says that other processes hold of the device"],
+    ["other process", "what NVML says that it holds of the device"],
     ["unknown", "bytes in use that nobody is known to hold"],
     ["limit", "what VRAMSHIM_MEMORY_LIMIT or run --limit allows the process"],
     [

@@ -5,7 +5,7 @@ panel("space", () => {
     byId("space").hidden = verdict.name !== "cached_but_unusable";
     if (byId("space").hidden) return;
     if (!space) {
-        const cached = verdict.parts.some((part) => part.name === "free inside reserved" && part.bytes > 0);
+        const cached = verdict.parts.some((part) => part.name === "cached" && part.bytes > 0);
         const unseen = cached
             ? "The journal has no segments: the job's own cache holds the free memory, and only it knows where. Run the job under a strategy, or with --torch record."
             : "The free memory is the device's, outside of what this process reserved. Only the driver knows where it lies.";

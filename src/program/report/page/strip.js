@@ -24,7 +24,7 @@ function ticket(process) {
         `${process.title} (${rankText(process)} on ${process.host}, ${process.started}, ended: ${process.ended})`,
         verdict.sentence,
         verdict.explanation && `Verdict: ${verdict.explanation}`,
-        verdict.equation,
+        partsText(verdict.parts, verdict.total),
         largestHolder(process) && `Largest holder in this process: ${largestHolder(process)}`,
         ...verdict.next.map((text) => `Next: ${text}`),
     ];
@@ -44,7 +44,9 @@ panel("verdict", () => {
     const room = device && Number.isFinite(device.room) ? device.room : null;
     const facts = [];
     if (device) {
-        facts.push(["Peak, live", `${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
+        // What came and went between two of PyTorch's snapshots is not known.
+        const least = process.snapshots ? "at least " : "";
+        facts.push(["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
         facts.push(["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`]);
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
         if (room !== null && !failed) {
@@ -67,7 +69,6 @@ panel("verdict", () => {
             ? p("next", make("strong", {}, "Next: "), ...verdict.next.flatMap((text) => [text, make("br")]).slice(0, -1))
             : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
-        verdict.equation ? p("equation", verdict.equation) : "",
         process.failures.length > 0 ? failureList(process) : "",
         pairs("facts", facts),
         verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
@@ -112,6 +113,10 @@ function exactMoment(time) {
     return found ? found.moment : null;
 }
 
+const partsText = (parts, total) =>
+    parts.length > 0 &&
+    `Device ${size(total)} = ${parts.map((part) => `${part.name} ${size(part.bytes)}`).join(" + ")}`;
+
 /** The parts of the device's memory at the cursor, and where the figures are from. */
 function partsAt(process, device, at) {
     const { verdict } = process;
@@ -120,10 +125,12 @@ function partsAt(process, device, at) {
     }
     const live = levelAt(device.live, at);
     const reserved = Math.max(levelAt(device.reserved, at), live);
-    const parts = [
-        { name: "live", bytes: live },
-        { name: "free inside reserved", bytes: reserved - live },
-    ];
+    const parts = process.caches
+        ? [{ name: "live or cached", bytes: reserved }]
+        : [
+              { name: "live", bytes: live },
+              { name: "cached", bytes: reserved - live },
+          ];
     const measured = countUpTo(device.used.times, at);
     let from = "from the journal; the device was not measured";
     let outside = 0;
@@ -151,9 +158,10 @@ panel("ledger", () => {
     });
     const colours = {
         live: "live",
-        "free inside reserved": "cached",
+        "live or cached": "live",
+        cached: "cached",
         context: "context",
-        "other processes": "others",
+        "other process": "others",
         free: "free",
         "not known or free": "free",
     };
@@ -178,7 +186,7 @@ panel("ledger", () => {
         process.caches
             ? p(
                   "hint",
-                  `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: run --torch record shows its tensors.`,
+                  `Live or cached are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: run --torch record shows its tensors.`,
               )
             : "",
     );

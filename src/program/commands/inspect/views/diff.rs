@@ -73,7 +73,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     let mut names: BTreeMap<String, [(u64, u64); 2]> = BTreeMap::new();
     for (side, study) in [before, after].into_iter().enumerate() {
         for set in study.peak.devices.iter().filter(|set| set.device >= 0) {
-            for Named { name, sum: holder, .. } in named(study, set, by) {
+            for Named { name, sum: holder } in named(study, set, by) {
                 let sum = &mut names.entry(name).or_default()[side];
                 *sum = (sum.0.saturating_add(holder.bytes), sum.1 + holder.count);
             }

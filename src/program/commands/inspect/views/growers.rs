@@ -12,12 +12,14 @@ use crate::render::text_or_json::Page;
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
     let steps = study.landmarks.steps();
-    let peak = study.landmarks.peak();
-    let Some(peak) = peak else {
+    let devices_of_peak = || study.peak.devices.iter().filter(|set| set.device >= 0);
+    let Some(peak) = devices_of_peak().max_by_key(|set| set.allocated) else {
         page.line("The job allocated nothing on a device.");
         page.json("growth", Value::Null);
         return Ok(());
     };
+    let ledger = study.job.ledger.devices.get(&peak.device);
+    let valleys = ledger.into_iter().flat_map(|ledger| ledger.floors.valleys());
     let (all, what): (Vec<At>, String) = match steps.first() {
         Some(first) if steps.len() >= FEWEST_MOMENTS => {
             let text = printable(&study.labels.mark(first.text), 40);
@@ -30,7 +32,12 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             (steps.iter().map(|step| step.at).collect(), what)
         }
         _ => (
-            study.landmarks.valleys(peak.device),
+            valleys
+                .map(|time_ns| At {
+                    time_ns,
+                    event: u64::MAX,
+                })
+                .collect(),
             "its lowest moments, because it has too few marks".to_owned(),
         ),
     };
@@ -78,16 +85,13 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         }
     });
     if growers.is_empty() && !few && repeats {
-        let of_peak = study.peak.devices.iter().find(|set| set.device == peak.device);
-        page.line(match study.without_stacks(of_peak.map_or(&[], |set| &set.live)) {
+        page.line(match study.without_stacks(&peak.live) {
             Some(why) => format!("No holder that can be told apart rises from moment to moment. {why}"),
             None => "No holder has live bytes that rise from moment to moment.".to_owned(),
         });
     }
-    let others: Vec<i16> = (study.landmarks.peaks.iter())
-        .map(|other| other.device)
-        .filter(|&other| other >= 0 && other != peak.device)
-        .collect();
+    let devices_of_job = devices_of_peak().map(|set| set.device);
+    let others: Vec<i16> = devices_of_job.filter(|&other| other != peak.device).collect();
     if !others.is_empty() {
         page.line(format!(
             "This is the device with the highest peak; the job has memory on {} too",

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::study::{MomentError, Study};
 use super::when::When;
+use crate::analysis::came::Came;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
 use crate::analysis::names::frame_as_json;
 use crate::render::format::{count, duration, percent, size};
@@ -18,6 +19,7 @@ pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<Named> {
         requested: set.graphs,
         count: 1,
         oldest_ns: set.time_ns,
+        came: Came::default(),
     }));
     by_name(holders, |holder| study.label(holder.key))
 }
@@ -34,7 +36,10 @@ pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: us
         .map(|device| one_device(page, study, device, when, by, top))
         .collect();
     if devices.is_empty() {
-        page.line("Nothing was allocated then.");
+        page.line(study.of_what_is_left(
+            "Nothing was allocated then.",
+            "In what is left of the journal nothing was allocated then.",
+        ));
     }
     page.json("at", json!({ "devices": devices }));
     Ok(())

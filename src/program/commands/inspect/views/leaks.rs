@@ -1,7 +1,5 @@
 //! `--leaks`: what still lives at the end, and when it came.
 
-use std::collections::BTreeMap;
-
 use journal::format::{Amount, Reason};
 use serde_json::{Value, json};
 
@@ -10,7 +8,7 @@ use super::study::Study;
 use crate::analysis::came::Came;
 use crate::analysis::floors::Growth;
 use crate::analysis::job::LoadError;
-use crate::analysis::live_set::{By, DeviceSet, Key, LiveSet, Named, by_name};
+use crate::analysis::live_set::{self, By, DeviceSet, LiveSet, Named, by_name};
 use crate::render::format::{amount, amount_json, count, duration, size};
 use crate::render::text_or_json::Page;
 
@@ -19,7 +17,7 @@ struct Found {
     by: By,
     why: Option<String>,
     growth: Option<Growth>,
-    holders: Vec<(Came, Named)>,
+    holders: Vec<Named>,
     /// Bytes of the holders that came again and again, or else, if only all together did, what came after the first tenth. Of
     /// requests without a stack it is not known that none did.
     suspected: Amount,
@@ -31,24 +29,18 @@ impl Found {
         let (by, why) = study.grouping(by, &set.live);
         let growth = study.growth(set.device);
         // A job may load its data for a while before it leaks.
-        let (from_ns, to_ns) = growth.map_or((0, until_ns), |growth| (growth.from_ns, growth.to_ns));
-        let mut came: BTreeMap<Key, Came> = BTreeMap::new();
-        for live in &set.live {
-            let of_key = came.entry(Key::for_live(live, by)).or_default();
-            if (from_ns..=to_ns).contains(&live.time_ns) {
-                of_key.add(live.time_ns - from_ns, to_ns - from_ns);
-            }
-        }
-        let all = Came::of_all(came.values().copied());
-        let named = by_name(set.holders(by), |holder| study.labels.key(holder.key));
-        let mut holders: Vec<(Came, Named)> = (named.into_iter())
-            .map(|named| (Came::of_all(named.keys.iter().map(|key| came[key])), named))
-            .collect();
-        holders.sort_by_key(|(came, _)| std::cmp::Reverse(came.again_and_again()));
-        let suspects = holders.iter().filter(|(came, _)| came.again_and_again());
-        let suspected = suspects.map(|(_, named)| named.sum.bytes).fold(0, u64::saturating_add);
+        let span = growth.map_or((0, until_ns), |growth| (growth.from_ns, growth.to_ns));
+        let mut holders = by_name(live_set::holders(&set.live, by, span), |holder| {
+            study.labels.key(holder.key)
+        });
+        let all = holders
+            .iter()
+            .fold(Came::default(), |all, named| all.and(named.sum.came));
+        holders.sort_by_key(|named| std::cmp::Reverse(named.sum.came.again_and_again()));
+        let suspects = holders.iter().filter(|named| named.sum.came.again_and_again());
+        let suspected = suspects.map(|named| named.sum.bytes).fold(0, u64::saturating_add);
         let is_spread = suspected == 0 && all.again_and_again();
-        let begun_ns = from_ns.max(until_ns / 10);
+        let begun_ns = span.0.max(until_ns / 10);
         let later = set.live.iter().filter(|live| live.time_ns > begun_ns);
         let later = later.map(|live| live.allocated).fold(0, u64::saturating_add);
         Found {
@@ -58,6 +50,7 @@ impl Found {
             holders,
             suspected: match suspected {
                 0 if is_spread => Amount::AtMost(later),
+                0 if !study.is_whole() => Amount::NotKnown(Reason::EventsLost),
                 0 if study.without_stacks(&set.live).is_some() || study.sees_snapshots() => {
                     Amount::NotKnown(Reason::NotAsked)
                 }
@@ -120,13 +113,13 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
         if let Some(why) = &found.why {
             page.line(why.clone());
         }
-        let row = |(came, Named { sum, .. }): &(Came, Named)| {
+        let row = |Named { sum, .. }: &Named| {
             vec![
                 size(sum.bytes),
                 count(sum.count),
                 duration(ended_ns.saturating_sub(sum.oldest_ns)),
-                came.drawn(),
-                if came.again_and_again() { "leak?" } else { "" }.to_owned(),
+                sum.came.drawn(),
+                if sum.came.again_and_again() { "leak?" } else { "" }.to_owned(),
                 study.label(sum.key),
             ]
         };
@@ -140,15 +133,15 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
             ));
         }
         let holders: Vec<Value> = (found.holders.iter())
-            .map(|(came, Named { name, sum, .. })| {
+            .map(|Named { name, sum }| {
                 json!({
                     "name": name,
                     "stack": frames(study, sum.key),
                     "bytes": sum.bytes,
                     "count": sum.count,
                     "oldest_ns": sum.oldest_ns,
-                    "came_in_tenths": came.drawn(),
-                    "suspect": came.again_and_again(),
+                    "came_in_tenths": sum.came.drawn(),
+                    "suspect": sum.came.again_and_again(),
                 })
             })
             .collect();
@@ -162,7 +155,10 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
         }));
     }
     page.line(if devices.is_empty() {
-        "Nothing lives at the end."
+        study.of_what_is_left(
+            "Nothing lives at the end.",
+            "In what is left of the journal nothing lives at the end.",
+        )
     } else if until_ns < ended_ns {
         "came: in which tenths of the time until the last request that was served the live allocations were made"
     } else {

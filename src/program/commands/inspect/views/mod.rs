@@ -12,11 +12,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use journal::format::MarkKind;
 use serde_json::{Value, json};
 
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::By;
+use crate::analysis::names::mark_name;
 use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
@@ -165,12 +165,7 @@ impl Views {
 /// The marks of a job, in the order of time.
 fn marks(study: &Study) -> Value {
     let marks = study.landmarks.marks.iter().map(|mark| {
-        let kind = match mark.kind {
-            MarkKind::Instant => "instant",
-            MarkKind::Begin => "begin",
-            MarkKind::End => "end",
-        };
-        json!({ "time_ns": mark.at.time_ns, "kind": kind, "text": study.labels.mark(mark.text) })
+        json!({ "time_ns": mark.at.time_ns, "kind": mark_name(mark.kind), "text": study.labels.mark(mark.text) })
     });
     marks.collect()
 }

@@ -22,21 +22,11 @@ use crate::render::format::{duration, percent, printable};
 /// The most marks that are named.
 const MOST_NAMED: usize = 8;
 
-/// Why a job does not have the moment that the user named.
-#[derive(Debug, thiserror::Error)]
-pub enum NoMoment {
-    #[error("{} is after the end of the job, {}", duration(*.time_ns), duration(*.ended_ns))]
-    AfterEnd { time_ns: u64, ended_ns: u64 },
-    #[error("no request failed for lack of memory")]
-    NoFailure,
-    #[error("no mark {name}: {}", known_marks(.known))]
-    NoMark { name: String, known: Vec<String> },
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum MomentError {
-    #[error(transparent)]
-    Missing(#[from] NoMoment),
+    /// Why a job does not have the moment that the user named.
+    #[error("{0}")]
+    Missing(String),
     #[error(transparent)]
     Load(#[from] LoadError),
 }
@@ -65,7 +55,7 @@ impl Study {
     pub fn read(path: &Path) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let labels = Labels::load(path);
-        let mut landmarks = Landmarks::new(time_taken_ns(&journal));
+        let mut landmarks = Landmarks::default();
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
         let mut all: [&mut dyn Observer; 2] = [&mut landmarks, &mut catcher];
         let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
@@ -98,11 +88,17 @@ impl Study {
         let moment = match when {
             When::Peak => return Ok(self.peak.clone()),
             When::End => return Ok(self.end.clone()),
-            When::OutOfMemory => return self.failure.clone().ok_or(NoMoment::NoFailure.into()),
+            When::OutOfMemory => {
+                let none = || MomentError::Missing("no request failed for lack of memory".to_owned());
+                return self.failure.clone().ok_or_else(none);
+            }
             &When::Time(time_ns) => {
                 let ended_ns = self.ended_ns();
                 if time_ns > ended_ns {
-                    return Err(NoMoment::AfterEnd { time_ns, ended_ns }.into());
+                    let [at, ended] = [time_ns, ended_ns].map(duration);
+                    return Err(MomentError::Missing(format!(
+                        "{at} is after the end of the job, {ended}"
+                    )));
                 }
                 Moment::Time(time_ns)
             }
@@ -130,7 +126,7 @@ impl Study {
     }
 
     /// The number of the text of the last mark with this name.
-    fn mark(&self, name: &str) -> Result<u64, NoMoment> {
+    fn mark(&self, name: &str) -> Result<u64, MomentError> {
         let text = |mark: &Mark| self.labels.stacks().and_then(|stacks| stacks.text(mark.text));
         let mut marks = self.landmarks.marks.iter().rev();
         let begins = |mark: &&Mark| mark.kind != MarkKind::End && text(mark) == Some(name);
@@ -138,9 +134,9 @@ impl Study {
             Some(mark) => Ok(mark.text),
             None => {
                 let known: BTreeSet<&str> = self.landmarks.marks.iter().filter_map(text).collect();
-                let known = known.into_iter().map(|name| printable(name, 40)).collect();
-                let name = printable(name, 80);
-                Err(NoMoment::NoMark { name, known })
+                let known: Vec<String> = known.into_iter().map(|name| printable(name, 40)).collect();
+                let (name, known) = (printable(name, 80), known_marks(&known));
+                Err(MomentError::Missing(format!("no mark {name}: {known}")))
             }
         }
     }
@@ -154,7 +150,7 @@ impl Study {
     /// last request that was served.
     pub fn served_until_ns(&self) -> u64 {
         let has_died = !matches!(self.job.state, State::Running | State::Exited(0));
-        if self.landmarks.failure.is_some() && has_died {
+        if self.failure.is_some() && has_died {
             self.landmarks.served_ns
         } else {
             self.ended_ns()
@@ -165,9 +161,19 @@ impl Study {
     pub fn growth(&self, device: i16) -> Option<Growth> {
         let failure = self.job.finding().failure;
         match failure.filter(|failure| failure.scene.device == device) {
-            Some(failure) => failure.growth,
+            Some(failure) => failure.scene.around.growth,
             None => self.job.ledger.devices.get(&device)?.floors.growth(),
         }
+    }
+
+    /// Whether no record of the journal is missing.
+    pub fn is_whole(&self) -> bool {
+        self.job.lost == 0 && self.job.damaged == 0
+    }
+
+    /// The sentence for a journal that is whole or not.
+    pub fn of_what_is_left(&self, whole: &'static str, left: &'static str) -> &'static str {
+        if self.is_whole() { whole } else { left }
     }
 
     /// Whether tensors are those that snapshots showed.
@@ -273,14 +279,4 @@ impl Study {
 
 fn ended_ns(job: &Job) -> u64 {
     job.duration_ns.max(job.ledger.last_ns)
-}
-
-/// The time from start to end, as the header tells it. If it tells none, because the process was killed early or had one
-/// thread, the time of the last record.
-fn time_taken_ns(journal: &Journal) -> u64 {
-    let last_ns = || journal.records().flatten().map(|record| record.time_ns).max();
-    match journal.ended_ns().unwrap_or(0).max(journal.alive_ns()) {
-        0 => last_ns().unwrap_or(0),
-        told_ns => told_ns,
-    }
 }
