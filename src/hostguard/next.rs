@@ -5,13 +5,34 @@
 //! message. It then does without if it gets none ("We are out of memory ... we carry on", `_dlerror_run` in
 //! dlfcn/dlerror.c). So a thread that is looking gets none.
 
-use std::cell::Cell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
-thread_local! {
-    // Constant and without a destructor, so it needs no memory.
-    static LOOKS: Cell<bool> = const { Cell::new(false) };
+/// The threads that are looking, each at the place that its id has here. A variable of each thread would do, but the loader
+/// finds that by `__tls_get_addr`, which ThreadSanitizer replaces before it can serve it.
+static LOOKING: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+
+/// The mark of a thread that looks. If another thread takes its place meanwhile, the thread may look once more inside its own
+/// look, and finds the same.
+struct Look {
+    place: &'static AtomicI32,
+    thread: i32,
+}
+
+impl Look {
+    /// `None` if this thread is looking already.
+    fn begin() -> Option<Look> {
+        // SAFETY: the call has no preconditions.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        let place = &LOOKING[thread as usize % LOOKING.len()];
+        (place.swap(thread, Relaxed) != thread).then(|| Look { place, thread })
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        let _ = self.place.compare_exchange(self.thread, 0, Relaxed, Relaxed);
+    }
 }
 
 pub struct Next {
@@ -53,9 +74,7 @@ impl Next {
 
     #[cold]
     fn look(&self) -> Option<usize> {
-        if LOOKS.replace(true) {
-            return None;
-        }
+        let _look = Look::begin()?;
         let place = if self.in_front_too {
             libc::RTLD_DEFAULT
         } else {
@@ -63,7 +82,6 @@ impl Next {
         };
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(place, self.name.as_ptr()) } as usize;
-        LOOKS.set(false);
         self.found.store(found, Relaxed);
         (found != 0).then_some(found)
     }

@@ -33,8 +33,11 @@ pub fn glimpse(path: &Path) -> Result<Glimpse, Problem> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
-    if !found.is_file() || found.size() != size_of::<Layout>() as u64 {
-        return Err(Distrust::NoAccount.into());
+    if !found.is_file() {
+        return Err(Distrust::Kind.into());
+    }
+    if found.size() != size_of::<Layout>() as u64 {
+        return Err(Distrust::Size.into());
     }
     let mut head = [0; size_of::<Head>()];
     file.read_exact_at(&mut head, 0)?;

@@ -213,9 +213,13 @@ fn a_request_that_is_made_again_is_explained_once() {
     let stderr = &finished.stderr;
     assert_eq!((explained(&finished), finished.status.code()), (1, Some(1)), "{stderr}");
     assert_eq!(stderr.matches("asks again.").count(), 1, "{stderr}");
-    assert_says(stderr, "(live 21.00 +");
+    assert_says(stderr, "(held 21.00 +");
     assert_says(stderr, "(asked twice)");
-    assert_says(stderr, "PyTorch's segments count as live.");
+    assert_says(stderr, "says how much of it tensors used inside PyTorch's cache");
+    assert!(
+        !stderr.contains("live"),
+        "nobody knows what is live inside the cache: {stderr}"
+    );
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
     let finished = job("again").run();
     let stderr = &finished.stderr;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Printed, Runs, assert_says, client, library, program, vramshim};
+use support::{Printed, Runs, assert_says, client, left_out, library, program, vramshim};
 
 use crate::exports::exported;
 
@@ -118,6 +118,40 @@ const FUNCTIONS: [&str; 9] = [
     "realloc",
     "reallocarray",
 ];
+
+/// The runtime of a sanitizer asks for memory before the program, and before the loader can serve variables of threads.
+#[test]
+fn programs_of_sanitizers_run_with_the_guard_before_and_behind_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    for sanitizer in ["thread", "address", "undefined"] {
+        let program = folder.path().join(sanitizer);
+        let compiled = Command::new("gcc")
+            .arg(format!("-fsanitize={sanitizer}"))
+            .args(["-O1", "-fno-builtin", "-pthread", "-o"])
+            .arg(&program)
+            .arg(support::root().join("tests/guards/sanitized.c"))
+            .output();
+        if !compiled.is_ok_and(|output| output.status.success()) {
+            left_out(&format!("gcc has no -fsanitize={sanitizer}"));
+            continue;
+        }
+        let [ours, guard] = [library(), guard()].map(|path| path.display().to_string());
+        for preload in [format!("{ours}:{guard}"), format!("{guard}:{ours}"), guard.clone()] {
+            let mut command = Command::new(&program);
+            command
+                .env("LD_PRELOAD", &preload)
+                .env("VRAMSHIM_HOST_GUARD", "1GiB")
+                // Its runtime refuses to come after a preloaded library, and does not need to come first for this program.
+                .env("ASAN_OPTIONS", "verify_asan_link_order=0:allocator_may_return_null=1");
+            let printed = command.printed().ok();
+            assert_eq!(
+                printed.text, "4096000 4096000\n",
+                "{sanitizer}, {preload}: {}",
+                printed.said
+            );
+        }
+    }
+}
 
 #[test]
 fn without_the_option_nothing_of_malloc_is_touched() {

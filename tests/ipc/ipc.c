@@ -30,22 +30,32 @@ static struct block *named(const char *name)
 
 static unsigned char pattern(unsigned seed, size_t at) { return (unsigned char)(seed * 131 + at * 7 + (at >> 12) + (at >> 21) * 3); }
 
+/* Of a large block, these many bytes at the start of each mebibyte are written and read. */
+enum { STEP = 1 << 20, PART = 4096 };
+static size_t part(const struct block *b, size_t at)
+{
+    size_t most = b->size > 64 * STEP ? PART : STEP;
+    return b->size - at < most ? b->size - at : most;
+}
+
 static void fill(const struct block *b, unsigned seed)
 {
-    unsigned char *bytes = malloc(b->size);
-    for (size_t i = 0; i < b->size; i++) bytes[i] = pattern(seed, i);
-    CHECK(cuMemcpyHtoD_v2(b->address, bytes, b->size));
-    free(bytes);
+    static unsigned char bytes[STEP];
+    for (size_t at = 0; at < b->size; at += STEP) {
+        for (size_t i = 0; i < part(b, at); i++) bytes[i] = pattern(seed, at + i);
+        CHECK(cuMemcpyHtoD_v2(b->address + at, bytes, part(b, at)));
+    }
 }
 
 static const char *check(const struct block *b, unsigned seed)
 {
-    unsigned char *bytes = malloc(b->size);
-    CHECK(cuMemcpyDtoH_v2(bytes, b->address, b->size));
-    size_t i = 0;
-    while (i < b->size && bytes[i] == pattern(seed, i)) i++;
-    free(bytes);
-    return i == b->size ? "right" : "wrong";
+    static unsigned char bytes[STEP];
+    for (size_t at = 0; at < b->size; at += STEP) {
+        CHECK(cuMemcpyDtoH_v2(bytes, b->address + at, part(b, at)));
+        for (size_t i = 0; i < part(b, at); i++)
+            if (bytes[i] != pattern(seed, at + i)) return "wrong";
+    }
+    return "right";
 }
 
 /* Prints the first address and the size of a block. Prints "they differ" if cuMemGetAddressRange and the pointer

@@ -1,5 +1,9 @@
 //! What cannot be shared is a clear error, and leaves nothing behind.
 
+use std::process::Command;
+
+use support::left_out;
+
 use super::*;
 
 /// The advice names another strategy than the one in force.
@@ -57,5 +61,34 @@ fn a_failure_half_way_leaves_nothing_behind() {
         assert_eq!(user.tell("check x 6"), "right", "{faults}: the second time it works");
         assert_eq!(user.end().len(), 1);
         owner.end();
+    }
+}
+
+/// In a user namespace that maps nobody, each user of the host has the same number as the job's own.
+#[test]
+fn a_user_whom_the_namespace_does_not_map_gets_no_memory() {
+    let can = Command::new("unshare")
+        .args(["-U", "true"])
+        .status()
+        .is_ok_and(|status| status.success());
+    // SAFETY: has no preconditions.
+    if !can || unsafe { libc::geteuid() } != 0 {
+        return left_out("root must be able to make a user namespace, and enter it");
+    }
+    let program = client("ipc/ipc.c", "ipc", &["libcuda.so.1"]);
+    let under = |command: &str, arguments: &[&str]| {
+        Process::start(Job::new(command).args(arguments).args([&program]).strategy(AUTO_GROWTH))
+    };
+    let mut owner = under("unshare", &["-U"]);
+    owner.well("alloc shared 100000");
+    let handle = owner.well("get shared");
+    let mut outside = Process::start(job(AUTO_GROWTH));
+    assert_ne!(outside.opens("x", &handle), "0");
+    let target = format!("--target={}", owner.0.child.id());
+    let mut inside = under("nsenter", &["--user", "--preserve-credentials", &target]);
+    inside.well(&format!("open x {handle}"));
+    inside.well("close x");
+    for process in [owner, outside, inside] {
+        process.kill();
     }
 }

@@ -228,7 +228,7 @@ class Bench:
         def ask():
             page = self.ask_doctor(habit, place, "passthrough", "--book")
             roads = page["devices"][0]["roads"] if "devices" in page else []
-            return {CLASSES.get(road["road"]["road"]): road["verdict"] for road in roads}
+            return {CLASSES.get(road["road"]): road["verdict"] for road in roads}
         return self.once(("book", habit, place), ask)
 
 

@@ -60,7 +60,7 @@ fn assert_like_the_ledger(text: &Text, folder: &Path, context: &str) {
 fn the_figures_are_those_of_the_ledger_at_every_scrape() {
     for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
         let job = job(strategy, seed as u64 + 3, 2).env("RANK", "7");
-        let mut job = Paced::start_as(job.env("POD_NAME", "train-3").env("POD_NAMESPACE", "team"), 2);
+        let mut job = Paced::start_as(job.env("POD_NAME", "train-3").env("POD_NAMESPACE", "team"));
         job.tell("1");
         let journals = job.member.folder.path().join("journals");
         let served = Served::start(&journals, &[]);

@@ -1,5 +1,7 @@
 //! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under the library.
 
+mod odd_processes;
+
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

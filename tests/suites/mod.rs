@@ -40,7 +40,7 @@ fn no_outcome_differs_under_the_library() {
 
 #[test]
 fn the_comparison_sees_differences() {
-    let (output, told) = compare(&["--self-test", "--test-seconds", "60"]);
+    let (output, told) = compare(&["--self-test", "--test-seconds", "20"]);
     assert_eq!(output.status.code(), Some(1));
     let suite = &told[0];
     let found: Vec<_> = suite["differences"]

@@ -20,9 +20,9 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [one, two] = &folders;
     let mut jobs = [
-        Paced::start_as(on_host(one.path(), 1), 1),
-        Paced::start_as(on_host(one.path(), 2), 1),
-        Paced::start_as(on_host(two.path(), 3), 1),
+        Paced::start_as(on_host(one.path(), 1)),
+        Paced::start_as(on_host(one.path(), 2)),
+        Paced::start_as(on_host(two.path(), 3)),
         // Without a shared state each process has simulated GPUs of its own.
         Paced::start(AUTO_GROWTH, 4, 1),
         Paced::start(AUTO_GROWTH, 5, 1),
@@ -59,7 +59,7 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
 fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let host = Host::new("4GiB");
     let folder = host.folder.path();
-    let mut ours = Paced::start_as(on_host(folder, 1), 1);
+    let mut ours = Paced::start_as(on_host(folder, 1));
     ours.tell("50");
     let alone = page([ours.pid().to_string()]);
     assert_eq!(alone["other_processes"], json!([]), "{alone:#}");
@@ -67,7 +67,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     let mut other = Member::start(host.job().sim("4GiB", 2).env("SIMGPU_UTILISATION", "37").alone());
     assert_eq!(other.allocate(64 * MIB), 0);
     // A process whose journal is turned off is under the library, and has no figures but those of NVML.
-    let mut silent = Paced::start_as(on_host(folder, 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
+    let mut silent = Paced::start_as(on_host(folder, 2).env("VRAMSHIM_JOURNAL_MAX", "0"));
     let answer = ours.tell("50");
     silent.tell("50");
     let page = page([ours.pid().to_string()]);
@@ -100,7 +100,7 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
 fn a_process_that_has_ended_or_was_not_asked_for_is_no_stranger() {
     for ends in [true, false] {
         let host = tempfile::tempdir().unwrap();
-        let mut jobs = [1, 2].map(|seed| Paced::start_as(on_host(host.path(), seed), 1));
+        let mut jobs = [1, 2].map(|seed| Paced::start_as(on_host(host.path(), seed)));
         jobs.iter_mut().for_each(|job| drop(job.tell("50")));
         if ends {
             jobs[1].kill();
@@ -120,7 +120,7 @@ fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
         let job = Job::new(support::program()).alone().without("LD_LIBRARY_PATH");
         let job = job.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
         let job = job.args(["run", "--sim", "2x4GiB", "--"]).args([&path]);
-        Paced::start_as(job.args([seed, "1"]), 1)
+        Paced::start_as(job.args([seed, "1"]))
     };
     let mut jobs = [run("1"), run("2")];
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));

@@ -7,7 +7,6 @@ use support::{Job, Printed, Strategy, client, reserved, totals, vramshim_with};
 
 pub struct Paced {
     pub member: Member,
-    threads: u32,
 }
 
 /// The figures of the job, the simulator and the library while the job waits.
@@ -15,19 +14,18 @@ pub struct Answer {
     pub checkpoint: Value,
     /// The library's own figures, by device.
     pub stats: Value,
-    pub threads: u32,
     /// The process id of the child that the job forked.
     pub child: Option<u32>,
 }
 
 impl Paced {
     pub fn start(strategy: Strategy, seed: u64, threads: u32) -> Paced {
-        Self::start_as(job(strategy, seed, threads), threads)
+        Self::start_as(job(strategy, seed, threads))
     }
 
-    pub fn start_as(job: Job, threads: u32) -> Paced {
+    pub fn start_as(job: Job) -> Paced {
         let member = Member::start(job);
-        Paced { member, threads }
+        Paced { member }
     }
 
     pub fn pid(&self) -> u32 {
@@ -38,7 +36,6 @@ impl Paced {
         let mut answer = Answer {
             checkpoint: Value::Null,
             stats: Value::Null,
-            threads: self.threads,
             child: None,
         };
         while answer.stats.is_null() {

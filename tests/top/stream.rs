@@ -112,7 +112,7 @@ fn a_dumb_terminal_gets_a_table_at_each_update() {
     while text.matches("reserved").count() < 4 {
         text += &stream.line();
     }
-    assert!(text.contains("allocs/s") && text.contains(&pid), "{text}");
+    assert!(text.contains("cached") && text.contains(&pid), "{text}");
     assert!(text.is_ascii(), "{text}");
     assert!(!text.contains('\x1b'), "{text}");
 }

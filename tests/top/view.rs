@@ -28,7 +28,7 @@ fn lines_of(text: &str, pid: u32) -> Vec<usize> {
 }
 
 #[test]
-fn changes_are_shown_with_their_rate() {
+fn changes_are_shown() {
     let (mut job, mut terminal) = one(30, 240);
     let pid = job.pid();
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
@@ -44,16 +44,10 @@ fn changes_are_shown_with_their_rate() {
     };
     assert!(!failures(&terminal.text()));
     // Sorted by device, the first row is the device on which the allocation fails.
-    terminal.press(&LEFT.repeat(2));
+    terminal.press(&LEFT.repeat(3));
     terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
     terminal.until("the failure", failures);
-    // More than it comes to: the rate is shown until the job is killed.
-    job.member.tell("+20000000");
-    terminal.until("a rate", |text| {
-        let rows = text.lines().filter(|line| line.contains("running"));
-        rows.into_iter().any(|line| line.contains(','))
-    });
     terminal.quit();
 }
 

@@ -255,11 +255,11 @@ pub fn wait_for(answer: &Path, context: &str) -> Vec<Value> {
 
 #[test]
 fn processes_that_die_leave_the_books_of_the_others_right() {
-    play(super::seed(), crowd(6, 2048 * MIB, false), Duration::from_secs(8));
+    play(super::seed(), crowd(6, 2048 * MIB, false), Duration::from_secs(4));
 }
 
 /// Their account is found again after every descriptor was closed, and in threads and children with other descriptors.
 #[test]
 fn sixty_four_processes_that_close_descriptors_stay_under_one_limit() {
-    play(super::seed(), crowd(64, 1024 * MIB, true), Duration::from_secs(8));
+    play(super::seed(), crowd(64, 1024 * MIB, true), Duration::from_secs(4));
 }

@@ -2,6 +2,7 @@
 
 mod agree;
 mod names;
+mod running;
 mod runs;
 mod tensors;
 mod terminal;

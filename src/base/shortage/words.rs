@@ -27,7 +27,9 @@ impl Shortage {
         let unknown = next(parts.unknown.into());
         let free = next(parts.free.into());
         let own = live + cached + context;
-        let mut of_process = format!("live {} + cached {}", text(live), text(cached));
+        // What is used inside the framework's cache is not known.
+        let held = if self.of_cache { "held" } else { "live" };
+        let mut of_process = format!("{held} {} + cached {}", text(live), text(cached));
         if !parts.lacks_context() {
             of_process += &format!(" + context {}", text(context));
         }
@@ -201,9 +203,16 @@ impl Shortage {
         let parts = self.parts.unwrap_or_default();
         let short = self.short_of().unwrap_or(0);
         let [own, total, live, asked, short] = [parts.own(), parts.total, parts.live, self.requested, short].map(size);
+        let (of_it, tells) = match self.of_cache {
+            true => (
+                String::new(),
+                "how much of it tensors used inside PyTorch's cache, if that is known",
+            ),
+            false => (format!(", {live} of it live"), "whether it grew steadily (a leak)"),
+        };
         format!(
-            "this process holds {own} of {total}, {live} of it live, and the {asked} asked for are {short} more than is \
-             left. `vramshim why` says whether it grew steadily (a leak)"
+            "this process holds {own} of {total}{of_it}, and the {asked} asked for are {short} more than is left. \
+             `vramshim why` says {tells}"
         )
     }
 
@@ -221,8 +230,9 @@ impl Shortage {
                     0 => String::new(),
                     _ => format!(", {unknown} are {what}"),
                 };
+                let held = if self.of_cache { "held by" } else { "live in" };
                 format!(
-                    "{layer} has {free} of {total} left by its figures, {live} are live in this process{others}, and the \
+                    "{layer} has {free} of {total} left by its figures, {live} are {held} this process{others}, and the \
                      {asked} asked for are {short} more than is left"
                 )
             }

@@ -133,7 +133,10 @@ impl Header {
     /// The names of the frameworks that the process had loaded, without versions.
     pub fn frameworks(&self) -> impl Iterator<Item = &str> {
         let loaded = self.software.iter().filter(|(name, _)| name == "framework");
-        loaded.map(|(_, value)| value.trim_end_matches(|sign: char| !sign.is_whitespace()).trim_end())
+        loaded.map(|(_, value)| match value.rsplit_once(' ') {
+            Some((name, version)) if version.starts_with(|sign: char| sign.is_ascii_digit()) => name,
+            _ => value,
+        })
     }
 }
 

@@ -72,7 +72,8 @@ impl Journal {
         Ok(())
     }
 
-    pub(super) fn error(&self, problem: Problem) -> OpenError {
+    /// A problem with this journal's file.
+    pub fn error(&self, problem: Problem) -> OpenError {
         OpenError {
             path: self.path.clone(),
             problem,

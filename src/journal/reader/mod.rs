@@ -3,8 +3,8 @@
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
 //! not match is skipped. `records` hands out the records of the other slots in order (`order`), and `gaps` counts slots of
-//! zeros that must have held a record. `follow` does so while the process still writes, and `tail` hands them out in no
-//! order, for sums; `slots` has what both share. `tensors` reads the file of PyTorch's tensors beside a
+//! zeros that must have held a record. While the process still writes, `tail` hands them out in no order, for sums;
+//! `slots` says which are read again. `tensors` reads the file of PyTorch's tensors beside a
 //! journal, `stacks` the file of stacks; `lines` has what both share.
 //!
 //! Another user may have placed the files, and their bytes may be made up to cost a reader time and memory. So `plain`
@@ -12,7 +12,6 @@
 //! passes over holes.
 
 mod error;
-mod follow;
 mod gaps;
 mod header;
 mod journal;
@@ -28,7 +27,6 @@ mod texts;
 
 pub use crate::format::Device;
 pub use error::{OpenError, Problem};
-pub use follow::Follower;
 pub use header::{HandedOut, Header};
 pub use journal::{Journal, State};
 pub use lines::NotBeside;
@@ -36,7 +34,7 @@ pub use plain::open as open_plain;
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};
 pub use tail::{Reading, Tail};
-pub use tensors::TensorFile;
+pub use tensors::{CacheSums, TensorFile};
 pub use texts::Texts;
 
 #[cfg(test)]

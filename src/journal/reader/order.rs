@@ -55,11 +55,6 @@ impl Order {
         self.waiting.len()
     }
 
-    /// The earliest record that waits.
-    pub(super) fn first(&self) -> Option<&Record> {
-        self.waiting.front()
-    }
-
     pub(super) fn take_first(&mut self) -> Option<Record> {
         self.waiting.pop_front()
     }

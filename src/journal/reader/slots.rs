@@ -1,4 +1,4 @@
-//! Reads each slot of a journal until it has a record, while the process still writes the file: for `Follower` and `Tail`.
+//! Reads each slot of a journal until it has a record, while the process still writes the file: for `Tail`.
 //!
 //! It remembers how far it has read, and which slots below that held no record yet. What a hostile file can make it
 //! remember is bounded.
@@ -8,20 +8,15 @@ use std::io;
 use super::journal::{Journal, read_together};
 use crate::format::{Record, SLOT_SIZE, SlotState};
 
-/// What a slot has that is no damage for good.
-pub(super) enum Found {
-    Record(Record),
-    /// A record that is under way, or whose checksum is wrong. While the process runs, it may be writing there.
-    UnderWay,
-    Unused,
-}
+/// The most slots that are read at once.
+const PORTION: u64 = 1 << 14;
+/// The most slots without a record that are read again: enough for 128 threads with 64 slots each in reserve. If there are
+/// more, the first ones are given up.
+pub(super) const MOST_OPEN: usize = 1 << 13;
 
 /// How far the slots of a journal were read.
+#[derive(Default)]
 pub(super) struct Slots {
-    /// The largest number of slots that are read at once.
-    portion: u64,
-    /// The most slots without a record that are read again. If there are more, the first ones are given up.
-    most_open: usize,
     /// The first slot that was not read yet.
     pub(super) next: u64,
     /// Slots below `next` that are to be read again, in order.
@@ -40,42 +35,20 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(portion: u64, most_open: usize) -> Slots {
-        Slots {
-            portion,
-            most_open,
-            next: 0,
-            open: Vec::new(),
-            ring: Vec::new(),
-            ring_taken: 0,
-            given_up: 0,
-            impossible: 0,
-            ring_impossible: 0,
-            wrong_checksums: 0,
-            bytes: 0,
-        }
-    }
-
-    /// Forgets what was read.
-    pub(super) fn restart(&mut self) {
-        *self = Slots::new(self.portion, self.most_open);
-    }
-
-    /// Reads the open slots again. `each` gets what a slot has, and says whether the slot stays open. Slots that are near each
-    /// other are read together.
+    /// Reads the open slots again. `each` gets the records. Slots that are near each other are read together.
     pub(super) fn read_open(
         &mut self,
         journal: &Journal,
         buffer: &mut Vec<u8>,
-        each: &mut impl FnMut(u64, Found) -> bool,
+        each: &mut impl FnMut(Record),
     ) -> io::Result<()> {
         let open = std::mem::take(&mut self.open);
         let mut rest = &open[..];
         while let Some(&first) = rest.first() {
-            let near = read_together(rest, self.portion);
+            let near = read_together(rest, PORTION);
             let got = self.read(journal, buffer, first, rest[near - 1] - first + 1)?;
             for &index in &rest[..near] {
-                if index - first >= got || self.found(buffer, first, index).is_some_and(|found| each(index, found)) {
+                if index - first >= got || self.take(buffer, first, index, each) {
                     self.open.push(index);
                 }
             }
@@ -89,20 +62,20 @@ impl Slots {
         &mut self,
         journal: &Journal,
         buffer: &mut Vec<u8>,
-        each: &mut impl FnMut(u64, Found) -> bool,
+        each: &mut impl FnMut(Record),
     ) -> io::Result<()> {
         let first = journal.past_hole(self.next);
-        let count = journal.claimed().saturating_sub(first).min(self.portion);
+        let count = journal.claimed().saturating_sub(first).min(PORTION);
         let got = self.read(journal, buffer, first, count)?;
         let ring = journal
             .ring()
             .map_or(0..0, |(first, count, _)| first..first.saturating_add(count));
         for index in (first..first + got).filter(|index| !ring.contains(index)) {
-            if self.found(buffer, first, index).is_some_and(|found| each(index, found)) {
+            if self.take(buffer, first, index, each) {
                 self.open.push(index);
             }
         }
-        let too_many = self.open.len().saturating_sub(self.most_open);
+        let too_many = self.open.len().saturating_sub(MOST_OPEN);
         self.open.drain(..too_many);
         self.given_up += too_many as u64;
         self.next = first + got;
@@ -128,15 +101,14 @@ impl Slots {
         let mut complete = true;
         let mut begin = 0;
         while begin < count {
-            let got = self.read(journal, buffer, first + begin, (count - begin).min(self.portion))?;
+            let got = self.read(journal, buffer, first + begin, (count - begin).min(PORTION))?;
             for place in begin..begin + got {
-                match self.found(buffer, first + begin, first + place) {
-                    Some(Found::Record(record)) if self.ring[place as usize] != record.time_ns => {
-                        self.ring[place as usize] = record.time_ns;
-                        each(record);
-                    }
-                    Some(Found::Record(_)) | None => {}
-                    Some(Found::UnderWay | Found::Unused) => complete = false,
+                let mut found = None;
+                let mut find = |record| found = Some(record);
+                complete &= !self.take(buffer, first + begin, first + place, &mut find);
+                if let Some(record) = found.filter(|record| self.ring[place as usize] != record.time_ns) {
+                    self.ring[place as usize] = record.time_ns;
+                    each(record);
                 }
             }
             if got == 0 {
@@ -152,19 +124,6 @@ impl Slots {
         Ok(())
     }
 
-    /// Reads one slot; `None` if its record cannot be true.
-    pub(super) fn read_one(
-        &mut self,
-        journal: &Journal,
-        buffer: &mut Vec<u8>,
-        index: u64,
-    ) -> io::Result<Option<Found>> {
-        Ok(match self.read(journal, buffer, index, 1)? {
-            0 => Some(Found::Unused),
-            _ => self.found(buffer, index, index),
-        })
-    }
-
     /// Reads `count` slots from `first` on. Returns the number of slots that the file had: another process may have cut it
     /// meanwhile.
     fn read(&mut self, journal: &Journal, buffer: &mut Vec<u8>, first: u64, count: u64) -> io::Result<u64> {
@@ -173,21 +132,19 @@ impl Slots {
         Ok(got)
     }
 
-    /// What slot `index` has in the buffer, which begins with slot `first`.
-    fn found(&mut self, buffer: &[u8], first: u64, index: u64) -> Option<Found> {
+    /// Hands out the record of slot `index` in the buffer, which begins with slot `first`. Returns whether there is none yet.
+    fn take(&mut self, buffer: &[u8], first: u64, index: u64, each: &mut impl FnMut(Record)) -> bool {
         let slot = &buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
-        match SlotState::read(index, slot) {
-            SlotState::Committed(record) => {
-                let record = record.decode(index);
-                self.impossible += u64::from(record.is_none());
-                record.map(Found::Record)
-            }
-            SlotState::Damaged => {
-                self.wrong_checksums += 1;
-                Some(Found::UnderWay)
-            }
-            SlotState::UnderWay => Some(Found::UnderWay),
-            SlotState::Unused => Some(Found::Unused),
+        let state = SlotState::read(index, slot);
+        // While the process runs, it may be writing where the checksum is wrong.
+        self.wrong_checksums += u64::from(matches!(state, SlotState::Damaged));
+        let SlotState::Committed(record) = state else {
+            return true;
+        };
+        match record.decode(index) {
+            Some(record) => each(record),
+            None => self.impossible += 1,
         }
+        false
     }
 }

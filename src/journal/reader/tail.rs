@@ -1,18 +1,12 @@
 //! Hands out each record of a journal once, in no particular order, while the process still writes it.
 //!
-//! Sums do not depend on the order of records. So a tail keeps no records, as `Follower` must. It keeps no descriptor
-//! either, so a program can have a tail for each of thousands of journals.
+//! Sums do not depend on the order of records. So a tail keeps no records. It keeps no descriptor either, so a program can have a tail for each of thousands of journals.
 
 use std::io;
 
 use super::journal::Journal;
-use super::slots::{Found, Slots};
-use crate::format::Record;
-
-/// The most slots that are read at once.
-const PORTION: u64 = 1 << 14;
-/// The most slots without a record that are read again: enough for 128 threads with 64 slots each in reserve.
-const MOST_OPEN: usize = 1 << 13;
+use super::slots::Slots;
+use crate::format::{Record, SLOT_SIZE};
 
 /// What one reading found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,13 +20,8 @@ pub struct Reading {
 }
 
 /// How far a journal was read.
+#[derive(Default)]
 pub struct Tail(Slots);
-
-impl Default for Tail {
-    fn default() -> Tail {
-        Tail(Slots::new(PORTION, MOST_OPEN))
-    }
-}
 
 impl Tail {
     /// Reads the slots that held no record before, and at most one portion of new slots. Calls `each` with each record.
@@ -46,21 +35,19 @@ impl Tail {
         let slots = &mut self.0;
         let cut = journal.slots() < slots.next;
         (slots.wrong_checksums, slots.bytes) = (0, 0);
-        let mut stays_open = |_, found| match found {
-            Found::Record(record) => {
-                each(record);
-                false
-            }
-            Found::UnderWay | Found::Unused => true,
-        };
-        slots.read_open(journal, buffer, &mut stays_open)?;
-        slots.read_new(journal, buffer, &mut stays_open)?;
+        slots.read_open(journal, buffer, each)?;
+        slots.read_new(journal, buffer, each)?;
         slots.read_ring(journal, buffer, each)?;
         Ok(Reading {
             bytes: slots.bytes,
             behind: slots.next < journal.claimed(),
             cut,
         })
+    }
+
+    /// Bytes of the file up to which new slots were read.
+    pub fn position(&self) -> u64 {
+        self.0.next * SLOT_SIZE as u64
     }
 
     /// Slots without a record that are not read again, because there were too many of them.

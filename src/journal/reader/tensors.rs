@@ -2,10 +2,13 @@
 //!
 //! A line that is not complete or cannot be understood is counted and left out.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::lines::{self, Kind, Lines, Shared, unescaped};
+use super::plain;
 use crate::format::{
     Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, UNRELEASED_TENSORS_MAGIC,
     is_possible_device, is_possible_range,
@@ -158,6 +161,73 @@ impl TensorFile {
     }
 }
 
+/// What PyTorch said last of its cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheSums {
+    /// Until when the sums hold, in microseconds since 1970.
+    pub at_us: u64,
+    /// Until when the file has the tensors.
+    pub until_us: u64,
+    /// By device, bytes of live tensors' blocks, and of all segments. PyTorch never used a device that is missing.
+    pub devices: BTreeMap<i16, (u64, u64)>,
+}
+
+/// How much of a file's end is searched for sums, first and then: its process repeats them each few KiB (`SUMS_BYTES` in
+/// `state.py`), but for what one snapshot writes.
+const ENDS: [u64; 2] = [16 << 10, 4 << 20];
+
+impl CacheSums {
+    /// Reads the last sums at the end of a file, whatever its length. `None` if there are none.
+    pub fn last(path: &Path) -> io::Result<Option<CacheSums>> {
+        let Some(file) = plain::open(path)? else {
+            return Ok(None);
+        };
+        let size = file.metadata()?.len();
+        for bytes in ENDS {
+            let start = size.saturating_sub(bytes);
+            let mut end = vec![0; (size - start) as usize];
+            file.read_exact_at(&mut end, start)?;
+            let found = CacheSums::in_end(&String::from_utf8_lossy(&end), start == 0);
+            if found.is_some() || start == 0 {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last sums of this end of a file. Those of a moment are whole if a line `D` follows, and one stands before.
+    fn in_end(end: &str, is_all: bool) -> Option<CacheSums> {
+        let end = if is_all { end } else { end.split_once('\n')?.1 };
+        let mut sums = CacheSums::default();
+        let (mut until_us, mut follows) = (None::<u64>, false);
+        // The last piece is empty, or a line that is being written.
+        for line in end.rsplit('\n').skip(1) {
+            let parsed = match line.as_bytes().first() {
+                Some(b'B' | b'D') => parse(line, &mut Shared::default()),
+                _ => None,
+            };
+            match parsed {
+                Some(TensorLine::Event {
+                    time_us,
+                    device,
+                    event: TensorEvent::Balance {
+                        allocated, reserved, ..
+                    },
+                }) if follows => {
+                    sums.devices.insert(device, allocated.zip(reserved)?);
+                    (sums.at_us, sums.until_us) = (until_us?.max(time_us), until_us?);
+                }
+                _ if !sums.devices.is_empty() => return Some(sums),
+                Some(TensorLine::Drained { time_us, .. }) => {
+                    (until_us, follows) = (until_us.or(Some(time_us)), true);
+                }
+                _ => follows = false,
+            }
+        }
+        (is_all && !sums.devices.is_empty()).then_some(sums)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +315,46 @@ mod tests {
         ] {
             let (file, lines) = read(&format!("{HEAD}{text}"));
             assert_eq!((lines.len(), file.damaged), (whole, damaged), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_sums_are_found_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tensors");
+        let last = |text: &str| {
+            std::fs::write(&path, format!("{HEAD}{text}")).unwrap();
+            let sums = CacheSums::last(&path).unwrap()?;
+            Some((sums.at_us, sums.devices.into_iter().collect::<Vec<_>>()))
+        };
+        let two = "B\t9\t0\t1\t512\t512\t2048\nB\t9\t1\t1\t600\t600\t700\nD\t9\t1\t0\n";
+        let both = Some((9, vec![(0, (512, 2048)), (1, (600, 700))]));
+        assert_eq!(last(two), both);
+        // Sums that are not all there yet are not taken; what is true until later is.
+        for (more, at_us) in [
+            ("B\t10\t0\t1\t7\t7\t8\n", 9),
+            ("A\t10\t0\t4096\t1\t0\t0\nB\t10\t0\t1\t7\t7\t8\nB\t10", 9),
+            ("D\t12\t1\t0\nD\t13\t1\t0\nF\t14\t0\t40", 13),
+            (&"A\t9\t0\t4096\t1\t0\t0\n".repeat(90_000), 9),
+        ] {
+            assert_eq!(
+                last(&format!("{two}{more}")),
+                both.clone().map(|(_, devices)| (at_us, devices)),
+                "{more:.99}"
+            );
+        }
+        assert_eq!(
+            last(&format!("{two}{}", "A\t9\t0\t4096\t1\t0\t0\n".repeat(300_000))),
+            None,
+            "too far"
+        );
+        for none in [
+            "",
+            "D\t9\t1\t0\n",
+            "B\t9\t0\t1\t-\t-\t2048\nD\t9\t1\t0\n",
+            "B\t9\t40\t1\t1\t1\t1\nD\t9\t1\t0\n",
+        ] {
+            assert_eq!(last(none), None, "{none}");
         }
     }
 

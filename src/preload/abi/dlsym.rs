@@ -18,8 +18,9 @@
 //! 4. The handle is `RTLD_NEXT` or `RTLD_DEFAULT`. The question is passed on: the normal search finds our function if the
 //!    caller can reach it.
 //! 5. The handle is that of an object. The next layer is asked for the name. If it finds nothing, the question is passed
-//!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us, or
-//!    that of one of several runtimes, the question is passed on as well. Otherwise our function is the answer.
+//!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us,
+//!    that of one of several runtimes, or that of an object in a namespace of its own (`dlmopen(3)`), the question is passed on
+//!    as well: what lies behind us is another copy of that object. Otherwise our function is the answer.
 //!
 //! Whatever its handle, a `dlvsym` question skips rules 3 and 4 and is decided by rule 5. Our functions carry no version,
 //! so the normal search would not find them. If a layer in front of us asks `dlvsym` for the next `dlsym` or `dlvsym`,
@@ -29,10 +30,10 @@
 //! signal handlers, in children of `vfork`, and under any lock that a caller holds.
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::{mem, ptr};
 
-use libc::{RTLD_DEFAULT, RTLD_NEXT};
+use libc::{LM_ID_BASE, Lmid_t, RTLD_DEFAULT, RTLD_DI_LMID, RTLD_NEXT};
 
 use super::table::Entry;
 use crate::engine::Route;
@@ -120,6 +121,7 @@ impl Question {
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
             Some(Position::Ours) => self.hand_out(ours),
             Some(Position::BehindOurs) if runtimes::depends_on_caller(name) => go_on,
+            _ if self.is_in_another_namespace() => go_on,
             Some(Position::BehindOurs) | None => {
                 symbols::note_driver_function(name, found);
                 self.hand_out(ours)
@@ -143,6 +145,23 @@ impl Question {
             Ours::Hooked(entry) => entry.hand_out(route),
             Ours::LookUp(function) => function,
         })
+    }
+
+    /// Whether the handle is that of an object in another namespace than ours. Asked only of a handle that the loader has
+    /// accepted.
+    fn is_in_another_namespace(&self) -> bool {
+        type Dlinfo = unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int;
+        let is_of_an_object = self.handle != RTLD_DEFAULT && self.handle != RTLD_NEXT;
+        let Some(dlinfo) = is_of_an_object.then(|| elf::next_function(c"dlinfo")).flatten() else {
+            return false;
+        };
+        let mut namespace: Lmid_t = LM_ID_BASE;
+        // SAFETY: the function of this name has this type (dlinfo(3)). The handle is valid, and the answer is one number.
+        let result = unsafe {
+            let dlinfo = mem::transmute::<*mut c_void, Dlinfo>(dlinfo);
+            dlinfo(self.handle, RTLD_DI_LMID, (&raw mut namespace).cast())
+        };
+        result == 0 && namespace != LM_ID_BASE
     }
 
     fn is_from_a_layer_in_front(&self) -> bool {

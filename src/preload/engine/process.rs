@@ -2,9 +2,12 @@
 //!
 //! `CURRENT` points to the cell of the running process. A fork gives the child a new, empty cell: the parent's cell, with
 //! its locks, stays in the child's memory and is never touched again.
+//!
+//! A child of the system call `clone` runs no handler of `pthread_atfork`. The kernel empties the page of `CURRENT` in each child
+//! that has memory of its own (MADV_WIPEONFORK, madvise(2), Linux 4.14), so such a child is known by its first call.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use once_cell::sync::OnceCell;
 
@@ -27,17 +30,51 @@ impl Cell {
     }
 }
 
+/// A page of its own; the largest pages are those of aarch64.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
+struct Page(AtomicPtr<Cell>);
+
 static FIRST: Cell = Cell::new();
-/// The cell of this process; null stands for `FIRST`.
-static CURRENT: AtomicPtr<Cell> = AtomicPtr::new(ptr::null_mut());
+/// The cell of this process; null before the first call.
+static CURRENT: Page = Page(AtomicPtr::new(ptr::null_mut()));
+/// Whether this process, or one that it was forked from, made its first call.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel empties `CURRENT` in a child.
+static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
 fn current() -> &'static Cell {
-    let cell = CURRENT.load(Ordering::Acquire);
+    let mut cell = CURRENT.0.load(Ordering::Acquire);
     if cell.is_null() {
-        return &FIRST;
+        cell = begin();
     }
-    // SAFETY: only `in_forked_child` sets the pointer, to a cell that is never freed.
+    // SAFETY: the pointer is that of `FIRST`, or of a cell that is never freed.
     unsafe { &*cell }
+}
+
+/// The first call of a process, or of a child that the C library did not fork.
+#[cold]
+fn begin() -> *mut Cell {
+    let cell = &CURRENT.0;
+    if HAS_BEGUN.load(Ordering::Acquire) {
+        // Another thread may have begun after the caller looked.
+        if cell.load(Ordering::Acquire).is_null() {
+            super::start::begin_in_forked_child();
+        }
+        return cell.load(Ordering::Acquire);
+    }
+    // SAFETY: the page is ours alone, and the call changes nothing in this process.
+    let result = unsafe {
+        libc::madvise(
+            (&raw const CURRENT).cast_mut().cast(),
+            size_of::<Page>(),
+            libc::MADV_WIPEONFORK,
+        )
+    };
+    IS_WIPED.store(result == 0, Ordering::Release);
+    cell.store((&raw const FIRST).cast_mut(), Ordering::Release);
+    HAS_BEGUN.store(true, Ordering::Release);
+    cell.load(Ordering::Acquire)
 }
 
 /// The engine. If it does not run yet, `prepare` runs, and one thread calls `start`. `None` if the library stays out of this
@@ -56,7 +93,9 @@ pub fn engine(prepare: fn(), start: fn() -> Option<Box<Engine>>) -> Option<&'sta
 
 /// The engine, if it runs already.
 pub fn running() -> Option<&'static Engine> {
-    current().engine.get()?.as_deref()
+    let cell = CURRENT.0.load(Ordering::Acquire);
+    // SAFETY: as in `current`.
+    unsafe { cell.as_ref() }?.engine.get()?.as_deref()
 }
 
 /// The limits and accounts of an engine that starts.
@@ -83,7 +122,12 @@ pub fn is_setuid() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Gives a forked child a cell of its own.
-pub fn in_forked_child() {
-    CURRENT.store(Box::leak(Box::new(Cell::new())), Ordering::Release);
+/// Gives a forked child a cell of its own. Returns whether it has one already.
+pub fn in_forked_child() -> bool {
+    let cell = &CURRENT.0;
+    let has_own = IS_WIPED.load(Ordering::Acquire) && !cell.load(Ordering::Acquire).is_null();
+    if !has_own {
+        cell.store(Box::leak(Box::new(Cell::new())), Ordering::Release);
+    }
+    has_own
 }

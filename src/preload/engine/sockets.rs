@@ -1,10 +1,11 @@
 //! Unix sockets of the library: how they are made, and who is at the other end.
 
-use std::io;
 use std::mem::{offset_of, size_of, zeroed};
-use std::ptr;
+use std::os::unix::fs::MetadataExt;
+use std::{fs, io, ptr};
 
 use base::descriptor::{Descriptor, result};
+use base::identity::effective_user;
 
 /// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
 pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -79,9 +80,27 @@ pub fn peer_is_ours(peer: &Descriptor, root_may: bool) -> bool {
     let mut who: libc::ucred = unsafe { zeroed() };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, option, out) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
-    // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
-    unsafe {
-        libc::getsockopt(fd, level, option, out, &mut size) == 0
-            && (who.uid == libc::geteuid() || root_may && who.uid == 0)
-    }
+    // SAFETY: both pointers are to variables of this frame, of the size that the call is told.
+    let is_told = unsafe { libc::getsockopt(fd, level, option, out, &mut size) == 0 };
+    is_told && (who.uid == effective_user() && tells_a_user(&who) || root_may && who.uid == 0)
+}
+
+/// Whether the number of the peer's user means one user. In a user namespace the kernel gives each user whom it does not map the
+/// same number (user_namespaces(7)). A peer of that number is known by its user namespace, which is ours too.
+fn tells_a_user(who: &libc::ucred) -> bool {
+    const USUAL: u32 = 65534;
+    let of_all = fs::read_to_string("/proc/sys/kernel/overflowuid")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let maps_all = || {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+    };
+    let namespace = |process: &str| {
+        fs::metadata(format!("/proc/{process}/ns/user"))
+            .ok()
+            .map(|file| (file.dev(), file.ino()))
+    };
+    let is_here = || namespace("self").is_some_and(|ours| namespace(&who.pid.to_string()) == Some(ours));
+    who.uid != of_all.unwrap_or(USUAL) || maps_all() || is_here()
 }

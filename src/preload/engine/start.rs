@@ -25,7 +25,7 @@ use super::state::guards::Guards;
 use super::state::host::Host;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
-use super::{Call, Engine, marks, process, routes, scope};
+use super::{Call, Engine, marks, process, routes, scope, thread};
 use crate::next;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -199,7 +199,15 @@ fn at_exit_of_process() {
 }
 
 unsafe extern "C" fn in_forked_child() {
-    process::in_forked_child();
+    begin_in_forked_child();
+}
+
+/// A forked child has nothing of its parent's. Only the first call in a child has an effect.
+pub(super) fn begin_in_forked_child() {
+    if process::in_forked_child() {
+        return;
+    }
+    thread::in_forked_child();
     scope::reset();
     marks::in_forked_child();
     quota::seats::in_forked_child();

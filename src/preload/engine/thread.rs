@@ -2,11 +2,31 @@
 //!
 //! The job's signals are for the job's own threads. A thread of the library blocks all signals from its first moment:
 //! a new thread inherits the signal mask, so the mask is set before the thread starts.
+//!
+//! A process whose first thread called `pthread_exit` ends with its last thread (pthread_exit(3)). So a thread of the library
+//! that waits for the job asks from time to time whether one of the job's is left, and ends if none is.
 
-use std::thread::Builder;
+use std::fs;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
+/// The ids of the library's threads; 0 is a free place. A thread that finds no place counts as one of the job's.
+static OURS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+
+/// How often a thread of the library asks whether a thread of the job is left.
+pub const LOOK_PERIOD: Duration = Duration::from_millis(500);
+
 pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let work = || {
+        let id = this_thread();
+        let place = OURS
+            .iter()
+            .find(|place| place.compare_exchange(0, id, Relaxed, Relaxed).is_ok());
+        work();
+        place.inspect(|place| place.store(0, Relaxed));
+    };
     // SAFETY: the signal sets are plain data of this frame, and the calling thread's mask is put back to what it was.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
@@ -16,4 +36,63 @@ pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Resul
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
         started.map(drop)
     }
+}
+
+/// A forked child has none of the threads.
+pub fn in_forked_child() {
+    OURS.iter().for_each(|place| place.store(0, Relaxed));
+}
+
+fn this_thread() -> i32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// When a thread of the library last asked whether the job has threads.
+pub struct Job(Instant);
+
+impl Job {
+    pub fn new() -> Job {
+        Job(Instant::now())
+    }
+
+    /// Whether the calling thread of the library is of use no more, because each thread of the job has ended. Looks at most
+    /// every `LOOK_PERIOD`.
+    pub fn has_ended(&mut self) -> bool {
+        if self.0.elapsed() < LOOK_PERIOD {
+            return false;
+        }
+        self.0 = Instant::now();
+        // A thread that starts another one and ends may be missed, and the other one too. The second look sees that one.
+        only_ours_is_left() && {
+            sleep(Duration::from_millis(20));
+            only_ours_is_left()
+        }
+    }
+}
+
+/// Whether the process's first thread has ended, and each other thread is the library's. `false` where the kernel does not tell.
+fn only_ours_is_left() -> bool {
+    // SAFETY: has no preconditions.
+    let first = unsafe { libc::getpid() };
+    // proc(5): "pid (name) state ...". The name may have parentheses.
+    let state = fs::read_to_string(format!("/proc/self/task/{first}/stat"))
+        .ok()
+        .and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+    if state != Some('Z') {
+        return false;
+    }
+    let Ok(threads) = fs::read_dir("/proc/self/task") else {
+        return false;
+    };
+    let mut sees_this = false;
+    for thread in threads {
+        let id = thread.ok().and_then(|thread| thread.file_name().to_str()?.parse().ok());
+        sees_this |= id == Some(this_thread());
+        let is_ours = |id| OURS.iter().any(|place| place.load(Relaxed) == id);
+        if !id.is_some_and(|id| id == first || is_ours(id)) {
+            return false;
+        }
+    }
+    sees_this
 }

@@ -12,6 +12,7 @@ use journal::format::Record;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State, TensorFile};
 
 use super::device_ledger::DeviceLedger;
+use super::held::{Caches, Held};
 use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
 use crate::say::say;
@@ -38,6 +39,8 @@ pub struct Job {
     /// PyTorch's tensors, if they were recorded: the ledger has them as allocations, and PyTorch's segments as those of a
     /// framework's cache.
     pub tensors: Option<Tensors>,
+    /// What was last known of the caches of the job's frameworks.
+    pub caches: Caches,
     /// PyTorch's tensors were to be recorded, and their file does not lie beside the journal.
     pub lacks_tensors: bool,
 }
@@ -146,6 +149,8 @@ impl Job {
             && job.setting("VRAMSHIM_TORCH") == Some("record")
             && !TensorFile::beside(path).exists();
         job.tensors = tensors;
+        let (serves, has_tensors) = (job.makes(Api::vramshim_torch_alloc), job.tensors.is_some());
+        job.caches = Caches::read(&job.path, &job.header, job.state, serves, has_tensors);
         Ok(job)
     }
 
@@ -190,37 +195,41 @@ impl Job {
         }
     }
 
-    /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
-    pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
+    /// A job with the header of `journal`, as last read.
+    fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
             header: journal.header().clone(),
             state: journal.state(),
             duration_ns: 0,
-            lost: 0,
-            cut_off: 0,
+            lost: journal.lost(),
+            cut_off: journal.cut_off(),
             unfinished,
             damaged: 0,
             ledger,
             tensors: None,
+            caches: Caches::default(),
             lacks_tensors: false,
         };
-        job.refresh(journal);
+        job.duration_ns = match job.state {
+            State::Running if job.header.boot_id == identity::boot_id() => {
+                now_ns().saturating_sub(job.header.wall_start_ns)
+            }
+            State::Exited(_) if job.header.knows_end() => journal.ended_ns().unwrap_or(0).max(job.ledger.last_ns),
+            _ => journal.alive_ns().max(job.ledger.last_ns),
+        };
         job
     }
 
-    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
-    pub fn refresh(&mut self, journal: &Journal) {
-        self.header = journal.header().clone();
-        self.state = journal.state();
-        (self.lost, self.cut_off) = (journal.lost(), journal.cut_off());
-        self.duration_ns = match self.state {
-            State::Running if self.header.boot_id == identity::boot_id() => {
-                now_ns().saturating_sub(self.header.wall_start_ns)
-            }
-            State::Exited(_) if self.header.knows_end() => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
-            _ => journal.alive_ns().max(self.ledger.last_ns),
-        };
+    fn makes(&self, api: Api) -> bool {
+        self.ledger.apis.contains_key(&api.number())
+    }
+
+    /// What the job holds of a device.
+    pub fn held(&self, device: i16) -> Held {
+        let ledger = self.ledger.devices.get(&device);
+        let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
+        self.caches.held(device, all.allocated.current, all.reserved.current)
     }
 
     /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
@@ -242,8 +251,8 @@ impl Job {
 
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
-        let makes = |api: Api| self.ledger.apis.contains_key(&api.number());
-        let asks_for_tensors = makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && makes(Api::torch_alloc);
+        let asks_for_tensors =
+            self.makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && self.makes(Api::torch_alloc);
         (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
     }
 
@@ -273,15 +282,20 @@ impl Job {
 
     /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
-        if !self.header.knows_process() {
-            return format!("name {NOT_KNOWN}");
-        }
-        let command = self.header.command_line.join(" ");
-        match (self.header.job.as_str(), command.as_str()) {
-            ("", "") => format!("process {}", self.header.pid),
-            ("", command) => command.to_owned(),
-            (job, _) => job.to_owned(),
-        }
+        title(&self.header)
+    }
+}
+
+/// A name for the job with this header that a person recognises.
+pub fn title(header: &Header) -> String {
+    if !header.knows_process() {
+        return format!("name {NOT_KNOWN}");
+    }
+    let command = header.command_line.join(" ");
+    match (header.job.as_str(), command.as_str()) {
+        ("", "") => format!("process {}", header.pid),
+        ("", command) => command.to_owned(),
+        (job, _) => job.to_owned(),
     }
 }
 

@@ -4,7 +4,8 @@
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
 //! layer reported. `host_levels` keeps what the process held of the host's memory, and `surges` what grew too fast. `scene` counts requests that failed for lack of memory and keeps what was known when the last one failed, `floors` tells a leak, `came` what may be one, and `finding` says why the
 //! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
-//! and `watch` follows one such journal.
+//! `watch` follows one such journal by its `figures`, which need no allocation remembered, and `held` says what is live and what
+//! is cached.
 //!
 //! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device
 //! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
@@ -19,10 +20,12 @@ mod blocks;
 pub mod came;
 mod device_code;
 pub mod device_ledger;
+pub mod figures;
 pub mod finding;
 pub mod floors;
 pub mod frameless;
 pub mod growth;
+pub mod held;
 pub mod holdings;
 pub mod host;
 pub mod host_levels;

@@ -52,6 +52,19 @@ pub fn all() -> Vec<Running> {
     running
 }
 
+/// The path of the file that a journal's path leads to, beside which its other files are. A process in another mount
+/// namespace has them below its own root.
+pub fn path_of(journal: &Path) -> PathBuf {
+    let target = fs::read_link(journal).unwrap_or_default();
+    let process = journal.parent().and_then(Path::parent).unwrap_or(journal);
+    let below_root = process.join("root").join(target.strip_prefix("/").unwrap_or(&target));
+    let is_it = |path: &PathBuf| file_id(path).is_some_and(|id| file_id(journal) == Some(id));
+    [target, below_root]
+        .into_iter()
+        .find(is_it)
+        .unwrap_or_else(|| journal.to_owned())
+}
+
 /// Why a process writes no journal, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum NoJournal {

@@ -2,17 +2,31 @@
 //!
 //! A module's file is used only if it still has the build id that the job's module had. Otherwise the frame keeps its
 //! module and its offset.
+//!
+//! The path comes from the job, and the file may be of another user than the one who reads. So it is opened once, and what is
+//! read of it, expanded, and written as a name has a bound.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Write};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use addr2line::demangle_auto;
 use journal::format::Frame;
-use journal::reader::{Module, Place, Stacks};
-use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
+use journal::reader::{Module, Place, Stacks, open_plain};
+use object::{Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
+
+/// The tables of symbols of one module have at most so many bytes, and those of all modules of a job together.
+const MOST_OF_MODULE: u64 = 128 << 20;
+const MOST_OF_JOB: u64 = 512 << 20;
+/// Debug information that takes more once it is expanded is not read.
+const MOST_DEBUG_BYTES: u64 = 256 << 20;
+/// A name is cut after so many bytes. A short symbol can stand for gigabytes: each part may name the one before twice.
+const LONGEST_NAME: usize = 4 << 10;
+/// A longer symbol keeps its letters.
+const LONGEST_SYMBOL: usize = 16 << 10;
 
 /// The stacks beside a journal, with names for native frames as far as the files of their modules are here. `None` if
 /// there are none.
@@ -28,10 +42,10 @@ fn name(stacks: &mut Stacks) {
     for place in stacks.places() {
         by_module.entry(place.module).or_default().push(place);
     }
-    let mut named = HashMap::new();
+    let (mut named, mut left) = (HashMap::new(), MOST_OF_JOB);
     for places in by_module.values() {
         if let Some(module) = stacks.module(&places[0]) {
-            name_in(module, places, &mut named);
+            name_in(module, places, &mut left, &mut named);
         }
     }
     stacks.name_native(&named);
@@ -54,7 +68,7 @@ pub fn frames_in(path: &str, build_id: &str, offsets: &[u64]) -> Option<HashMap<
     };
     let places: Vec<Place> = offsets.iter().map(|&offset| Place { module: 0, offset }).collect();
     let mut named = HashMap::new();
-    name_in(&module, &places, &mut named)?;
+    name_in(&module, &places, &mut MOST_OF_JOB.clone(), &mut named)?;
     Some(
         named
             .into_iter()
@@ -63,20 +77,12 @@ pub fn frames_in(path: &str, build_id: &str, offsets: &[u64]) -> Option<HashMap<
     )
 }
 
-/// Names the places in one module. `None` if its file cannot be read or is another one.
-fn name_in(module: &Module, places: &[Place], named: &mut HashMap<Place, Vec<Frame>>) -> Option<()> {
-    let path = Path::new(&*module.path);
-    // The path comes from a file that may be damaged, or that another user wrote. Reading a pipe could wait for ever, and
-    // another file can have the name by the time of the open.
-    if !std::fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let opened = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path)
-        .ok()?;
-    let about = opened.metadata().ok().filter(Metadata::is_file)?;
+/// Names the places in one module, with at most `left` bytes of tables. `None` if its file cannot be read or is another one.
+fn name_in(module: &Module, places: &[Place], left: &mut u64, named: &mut HashMap<Place, Vec<Frame>>) -> Option<()> {
+    let opened = open_plain(Path::new(&*module.path)).ok()??;
+    let about = opened.metadata().ok()?;
+    // The file itself once more: another one may have its name by now.
+    let same = format!("/proc/self/fd/{}", opened.as_raw_fd());
     let cache = ReadCache::new(opened);
     let file = object::File::parse(&cache).ok()?;
     let build_id = file.build_id().ok().flatten().unwrap_or_default();
@@ -85,24 +91,78 @@ fn name_in(module: &Module, places: &[Place], named: &mut HashMap<Place, Vec<Fra
         return None;
     }
     let lines = match file.section_by_name(".debug_info") {
-        Some(_) if is_never_cut(&about) => addr2line::Loader::new(path).ok(),
+        Some(_) if is_never_cut(&about) && debug_bytes(&file) <= MOST_DEBUG_BYTES => addr2line::Loader::new(same).ok(),
         _ => None,
     };
-    let functions = functions(&file);
+    let tables = [".symtab", ".strtab", ".dynsym", ".dynstr"];
+    let bytes: u64 = tables
+        .iter()
+        .filter_map(|name| Some(file.section_by_name(name)?.size()))
+        .fold(0, u64::saturating_add);
+    let functions = match left.checked_sub(bytes) {
+        Some(rest) if bytes <= MOST_OF_MODULE => {
+            *left = rest;
+            functions(&file)
+        }
+        _ => Vec::new(),
+    };
     for &place in places {
         let frames = lines
             .as_ref()
             .and_then(|lines| with_lines(lines, module, place.offset))
             .or_else(|| {
                 let function = function_at(&functions, place.offset)?;
-                let name = demangle_auto(function.name.into(), None);
-                Some(vec![Frame::new(module.path.clone(), 0, name.as_ref())])
+                Some(vec![Frame::new(module.path.clone(), 0, demangled(function.name))])
             });
         if let Some(frames) = frames {
             named.insert(place, frames);
         }
     }
     Some(())
+}
+
+/// The bytes of the debug information, expanded.
+fn debug_bytes<'a>(file: &object::File<'a, &'a ReadCache<File>>) -> u64 {
+    let debug = file
+        .sections()
+        .filter(|section| section.name().is_ok_and(|name| name.starts_with(".debug_")));
+    let bytes = debug.map(|section| {
+        section
+            .compressed_data()
+            .map_or(u64::MAX, |data| data.uncompressed_size)
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// The beginning of a text.
+struct Beginning(String);
+
+impl Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = LONGEST_NAME - self.0.len();
+        self.0.push_str(&text[..text.floor_char_boundary(room)]);
+        if text.len() > room { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// The name of a function of Rust or C++, or else the symbol itself.
+fn demangled(symbol: &str) -> String {
+    if symbol.len() > LONGEST_SYMBOL {
+        return format!("{}...", &symbol[..symbol.floor_char_boundary(LONGEST_NAME)]);
+    }
+    let mut name = Beginning(String::new());
+    let written = if let Ok(of_rust) = rustc_demangle::try_demangle(symbol) {
+        write!(name, "{of_rust:#}")
+    } else if let Ok(of_cpp) = cpp_demangle::BorrowedSymbol::new(symbol.as_bytes()) {
+        of_cpp.structured_demangle(&mut name, &cpp_demangle::DemangleOptions::new())
+    } else {
+        name.write_str(symbol)
+    };
+    match written {
+        Ok(()) => name.0,
+        Err(_) if name.0.is_empty() => symbol.to_owned(),
+        Err(_) => name.0 + "...",
+    }
 }
 
 /// The function at an offset and those that were inlined there, innermost first.
@@ -117,7 +177,7 @@ fn with_lines(lines: &addr2line::Loader, module: &Module, offset: u64) -> Option
                 .and_then(|location| location.file)
                 .map_or_else(|| module.path.clone(), Into::into),
             line: location.and_then(|location| location.line).unwrap_or(0).into(),
-            function: function.demangle().ok()?.as_ref().into(),
+            function: demangled(&function.raw_name().ok()?).into(),
         });
     }
     (!frames.is_empty()).then_some(frames)
@@ -167,6 +227,41 @@ mod tests {
             [None, Some("a"), Some("a"), None, None, Some("b"), None]
         );
     }
+
+    /// Each pair is a pair of the pair before.
+    #[test]
+    fn a_symbol_that_stands_for_gigabytes_is_cut() {
+        let pairs: String = (1..60).map(|pair| format!("S_IS{0}_S{0}_E", radix_36(pair))).collect();
+        let name = demangled(&format!("_Z1fSt4pairIiiE{pairs}"));
+        assert!(
+            name.starts_with("f(std::pair<int, int>, std::pair<") && name.ends_with("..."),
+            "{name}"
+        );
+        assert_eq!(name.len(), LONGEST_NAME + 3);
+        assert_eq!(demangled(&"é".repeat(LONGEST_SYMBOL)).len(), LONGEST_NAME + 3);
+        for (symbol, name) in [
+            ("_ZN2at5emptyEv", "at::empty()"),
+            ("main", "main"),
+            ("_RNvC1a1b", "a::b"),
+        ] {
+            assert_eq!(demangled(symbol), name);
+        }
+    }
+
+    /// The number of a substitution of C++: the first has none, then 0, 1 ... Z, 10.
+    fn radix_36(number: usize) -> String {
+        let digit = |digit: usize| {
+            char::from_digit(digit as u32, 36)
+                .expect("a digit")
+                .to_ascii_uppercase()
+        };
+        match number {
+            0 => String::new(),
+            1..=36 => digit(number - 1).to_string(),
+            _ => format!("{}{}", digit((number - 1) / 36), digit((number - 1) % 36)),
+        }
+    }
+
     #[test]
     fn only_files_that_no_other_user_can_cut_are_mapped() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,32 +1,33 @@
-//! Follows the journal of one running process: the ledger as last read, the rate of allocations between two updates, and
-//! what happened last.
+//! Follows the journal of one running process: the figures as last read, and what happened last.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use base::api::ApiCode;
-use base::shortage::Refusal;
+use base::cuda::HOST_DEVICE;
+use base::shortage::{Refusal, Verdict};
 use journal::format::{Event, MarkKind, Record};
-use journal::reader::{Follower, Journal, OpenError, State, Texts};
+use journal::reader::{Device, Header, Journal, OpenError, Problem, State, Tail, Texts};
 
-use super::job::Job;
-use super::ledger::Ledger;
+use super::figures::Figures;
+use super::held::{Caches, Held};
+use super::job;
+use super::running;
 use super::scene::{Scene, Scenes};
 
 pub struct Watched {
     /// The process id in this program's pid namespace.
     pub pid: u32,
-    pub job: Job,
-    follower: Follower,
-    /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
-    caught_up: Option<CaughtUp>,
+    /// The journal's file, beside which the others lie.
+    pub path: PathBuf,
+    pub figures: Figures,
+    journal: Journal,
+    caches: Caches,
+    tail: Tail,
+    buffer: Vec<u8>,
+    is_read: bool,
     ended: Option<Instant>,
-    /// The allocations on each device at the last call of `count`.
-    allocations: BTreeMap<i16, u64>,
-    counted_at: Option<Instant>,
-    /// Allocations per second on each device.
-    pub rates: BTreeMap<i16, f64>,
     happened: VecDeque<Happening>,
     /// What happened until then has been taken.
     taken_until_ns: Option<u64>,
@@ -100,78 +101,54 @@ impl What {
     }
 }
 
-/// The reader's counts when the journal had first been read to its end.
-struct CaughtUp {
-    /// The number of events that had come out of order.
-    late: u64,
-    anomalies: u64,
-}
-
 impl Watched {
     /// `pid` is the process id in this program's pid namespace; `None` takes the id from the journal's header.
-    pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
-        let journal = Journal::open(journal)?;
-        let mut job = Job::of(&journal, Ledger::default(), 0);
-        // If `journal` is the path of a descriptor, the job shows the path of the file.
-        job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
-        let texts = Texts::beside(&job.path);
+    pub fn open(path: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
+        let journal = Journal::open(path)?;
+        // `path` can be that of a descriptor.
+        let path = running::path_of(path);
         Ok(Watched {
-            pid: pid.unwrap_or(job.header.pid),
-            job,
-            follower: Follower::new(journal),
-            caught_up: None,
+            pid: pid.unwrap_or(journal.header().pid),
+            texts: Texts::beside(&path),
+            path,
+            journal,
+            figures: Figures::default(),
+            caches: Caches::default(),
+            tail: Tail::default(),
+            buffer: Vec::new(),
+            is_read: false,
             ended: None,
-            allocations: BTreeMap::new(),
-            counted_at: None,
-            rates: BTreeMap::new(),
             happened: VecDeque::new(),
             taken_until_ns: None,
-            texts,
         })
     }
 
     /// Continues to read, at most one portion of a long journal. Returns true if the present end has been reached.
     pub fn follow(&mut self) -> Result<bool, OpenError> {
-        let mut done = self.follower.follow()?;
+        let mut done = self.look()?;
         if done && self.state() != State::Running {
             // The process may have written more between the last read and its end.
-            done = self.follower.follow()?;
-            if done {
-                self.follower.finish();
-            }
+            done = self.look()?;
         }
-        self.apply();
-        if done && self.has_misread() {
-            self.follower.restart();
-            self.job.ledger = Ledger::default();
-            self.caught_up = None;
-            self.counted_at = None;
-            self.happened.clear();
-            return Ok(false);
-        }
-        if done && self.caught_up.is_none() {
-            self.caught_up = Some(CaughtUp {
-                late: self.follower.late(),
-                // Records that are still being written may be the cause of anomalies.
-                anomalies: match self.follower.unfinished() {
-                    0 => self.job.ledger.anomalies.total(),
-                    _ => 0,
-                },
-            });
+        if done {
+            let (serves, state) = (self.figures.serves_tensors, self.state());
+            self.caches = Caches::read(&self.path, self.header(), state, serves, false);
+            self.is_read = true;
         }
         Ok(done)
     }
 
-    /// Ends the reading. Records that are still being written then count as unfinished.
-    pub fn finish(&mut self) {
-        self.follower.finish();
-        self.apply();
-    }
-
-    fn apply(&mut self) {
-        for record in self.follower.by_ref() {
-            self.job.ledger.apply(&record);
-            if let Some(what) = What::from_record(&record, &self.job.ledger.scenes)
+    fn look(&mut self) -> Result<bool, OpenError> {
+        self.journal.refresh()?;
+        // The slots of several threads are not in the order of time, and what failed is told by what was measured before.
+        let mut records: Vec<Record> = Vec::new();
+        let mut each = |record| records.push(record);
+        let reading = self.tail.read(&self.journal, &mut self.buffer, &mut each);
+        let reading = reading.map_err(|error| self.journal.error(Problem::Io(error)))?;
+        records.sort_by_key(|record| (record.time_ns, record.slot));
+        for record in &records {
+            self.figures.apply(record, |_| Verdict::NoneFailed);
+            if let Some(what) = What::from_record(record, &self.figures.scenes)
                 && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
             {
                 self.happened.truncate(HAPPENINGS - 1);
@@ -181,37 +158,37 @@ impl Watched {
                 });
             }
         }
-        self.job.unfinished = self.follower.unfinished();
-        self.job.damaged = self.follower.damaged();
-        self.job.refresh(self.follower.journal());
+        Ok(!reading.behind)
     }
 
-    /// Whether events were applied in a wrong order: since the end was first reached, events came out of order and new
-    /// anomalies appeared.
-    fn has_misread(&self) -> bool {
-        self.caught_up
-            .as_ref()
-            .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)
+    pub fn header(&self) -> &Header {
+        self.journal.header()
     }
 
-    /// Computes `rates` for the time since the last call of `count`.
-    pub fn count(&mut self, now: Instant) {
-        if !self.is_read() {
-            return;
-        }
-        let devices = self.job.ledger.devices.iter();
-        let allocations: BTreeMap<i16, u64> = devices.map(|(&device, ledger)| (device, ledger.all.count)).collect();
-        let since_s = self
-            .counted_at
-            .replace(now)
-            .map_or(0.0, |then| (now - then).as_secs_f64());
-        self.rates.clear();
-        if since_s > 0.0 {
-            let before = |device: &i16| self.allocations.get(device).copied().unwrap_or(0);
-            let rate = |(device, now): (&i16, &u64)| (*device, now.saturating_sub(before(device)) as f64 / since_s);
-            self.rates = allocations.iter().map(rate).collect();
-        }
-        self.allocations = allocations;
+    pub fn title(&self) -> String {
+        job::title(self.header())
+    }
+
+    /// Events that the journal does not have.
+    pub fn lost(&self) -> u64 {
+        self.journal.lost()
+    }
+
+    /// The devices of the header and those that were used, in order of numbers.
+    pub fn devices(&self) -> Vec<(i16, Option<&Device>)> {
+        let in_header = self
+            .header()
+            .devices
+            .iter()
+            .filter_map(|device| i16::try_from(device.ordinal).ok());
+        let numbers: BTreeSet<i16> = self.figures.devices.keys().copied().chain(in_header).collect();
+        let of_gpus = numbers.into_iter().filter(|&number| number != HOST_DEVICE);
+        of_gpus.map(|number| (number, self.header().device(number))).collect()
+    }
+
+    /// What the process holds of a device.
+    pub fn held(&self, device: i16) -> Held {
+        self.caches.held_of(device, &self.figures)
     }
 
     /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.
@@ -219,7 +196,7 @@ impl Watched {
         if !self.is_read() {
             return Vec::new();
         }
-        let start_ns = self.job.header.wall_start_ns;
+        let start_ns = self.header().wall_start_ns;
         let texts = &mut self.texts;
         let mut taken: Vec<Happening> = self.happened.drain(..).rev().collect();
         self.taken_until_ns = taken.iter().map(|one| one.at_ns).max().max(self.taken_until_ns);
@@ -228,7 +205,9 @@ impl Watched {
             match &mut one.what {
                 What::Mark { number, text, .. } => *text = texts.get(*number).map(str::to_owned),
                 What::Failed(failed) => {
-                    let named = failed.refusal.and_then(|refusal| self.job.header.file_of(refusal.by));
+                    let named = failed
+                        .refusal
+                        .and_then(|refusal| self.journal.header().file_of(refusal.by));
                     failed.file = named.map(str::to_owned);
                 }
             }
@@ -237,17 +216,18 @@ impl Watched {
     }
 
     pub fn state(&self) -> State {
-        self.follower.journal().state()
+        self.journal.state()
     }
 
-    /// Whether the whole journal has been read, so that the ledger is complete.
+    /// Whether the whole journal was read once, so that the figures are complete.
     pub fn is_read(&self) -> bool {
-        self.caught_up.is_some()
+        self.is_read
     }
 
     /// Bytes of the journal that were read, and its size.
     pub fn progress(&self) -> (u64, u64) {
-        self.follower.progress()
+        let position = self.tail.position();
+        (position, self.journal.size().max(position))
     }
 
     /// The time since a call of this function first found the process ended; `None` if the process runs.

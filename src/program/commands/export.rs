@@ -1,6 +1,5 @@
 //! `vramshim export`: writes what journals say in the formats of other programs.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -97,21 +96,10 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let bar = progress::exporting(journals.iter().filter_map(|path| std::fs::metadata(path).ok()));
-        let read = Cell::new(0u64);
-        let progress = |bytes: u64| {
-            read.set(read.get() + bytes);
-            if let Some(bar) = &bar {
-                // The number of passes depends on the format and the devices.
-                if read.get() > bar.length().unwrap_or(0) {
-                    bar.set_length(read.get());
-                }
-                bar.set_position(read.get());
-            }
-        };
+        let spinner = progress::reading_journals(&journals);
         let mut processes = Vec::new();
         for path in &journals {
-            match Process::open(path, &progress) {
+            match Process::open(path) {
                 Ok(process) => processes.push(process),
                 Err(problem) => problems.push(problem.to_string()),
             }
@@ -128,13 +116,11 @@ impl Export {
             force: self.force,
         };
         export::files(&request).iter().try_for_each(|path| inputs.keep(path))?;
-        let done = export::export(&processes, &request, &progress).map_err(|error| match error {
+        let done = export::export(&processes, &request).map_err(|error| match error {
             ExportError::Io(problem) => unwritten(problem),
             error => Failure::failed(error),
         })?;
-        if let Some(bar) = &bar {
-            bar.finish_and_clear();
-        }
+        drop(spinner);
         let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
         let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
         let line = format!("wrote {} ({} events)", files.join(", "), done.events);
@@ -169,9 +155,9 @@ impl Export {
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
-        let bar = progress::journals(journals.len() as u64);
-        let done = export::fleet::write(journals, &out, self.force, &may, |number| bar.set_position(number));
-        bar.finish_and_clear();
+        let spinner = progress::reading_journals(journals);
+        let done = export::fleet::write(journals, &out, self.force, &may);
+        drop(spinner);
         let mut done = done.map_err(unwritten)?;
         done.left_out.extend(problems);
         let (files, processes, failures) = (done.files, done.processes, done.failures);

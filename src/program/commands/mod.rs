@@ -216,7 +216,10 @@ pub fn main() -> ExitCode {
         Command::Inspect(inspect) => inspect.show(),
         Command::Why(why) => why.explain(),
         Command::Doctor(doctor) => doctor.examine(),
-        Command::Probe(probe) => probe.answer(),
+        Command::Probe(probe) => {
+            probe.answer();
+            Ok(())
+        }
         Command::Report(report) => report.make(),
         Command::Replay(replay) => replay.play(),
         Command::Reconcile(reconcile) => reconcile.show(),

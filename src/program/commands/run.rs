@@ -13,6 +13,7 @@ use policy::Strategy;
 
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
+use crate::launch::library::check_loads;
 use crate::launch::options::JobOptions;
 use crate::render::variables;
 use crate::say::say;
@@ -49,14 +50,13 @@ fn after_help() -> String {
 
 impl Run {
     pub fn start(self) -> Result<(), Failure> {
-        let environment = self.options.environment()?;
-        let own = |name: &str| {
-            environment
-                .iter()
-                .find(|(own, _)| *own == name)
-                .map(|(_, value)| value.clone())
-        };
-        let (config, errors) = Config::read(|name| own(name).or_else(|| std::env::var_os(name)));
+        let (environment, no_library) = self.options.environment()?;
+        no_library.map_or(Ok(()), Err)?;
+        // A library that needs a newer glibc would end the job, and every program that the job starts.
+        for part in environment.parts() {
+            check_loads(part)?;
+        }
+        let (config, errors) = Config::read(|name| environment.get(name));
         if !errors.is_empty() {
             let lines: Vec<String> = errors.iter().map(|error| self.options.as_given(error)).collect();
             return Err(Failure::refused(lines.join("\n")));
@@ -76,10 +76,7 @@ impl Run {
         for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
             say!("{remark}");
         }
-        for (name, value) in &environment {
-            // SAFETY: the program has only this thread, so no other reads the environment meanwhile.
-            unsafe { std::env::set_var(name, value) };
-        }
+        environment.enter()?;
         Err(become_command(&self.command))
     }
 }

@@ -11,7 +11,6 @@ const EXAMPLES: &str = "\
 Examples:
   vramshim variables
   vramshim variables --markdown           # the table in docs/variables.md
-  vramshim variables --json | jq -r '.[].name'
 
 A variable that is set to nothing counts as not set. If a value cannot be used, the library uses the default and says so \
 (VRAMSHIM_STRICT=1: it refuses requests for memory), and `vramshim run` refuses to start the job.";
@@ -22,18 +21,14 @@ pub struct Variables {
     /// Print a Markdown table
     #[arg(long)]
     markdown: bool,
-
-    /// Print JSON: an array with an object for each variable
-    #[arg(long, conflicts_with = "markdown")]
-    json: bool,
 }
 
 impl Variables {
     pub fn show(self) -> Result<(), Failure> {
-        let text = match (self.markdown, self.json) {
-            (true, _) => variables::markdown(),
-            (_, true) => format!("{:#}\n", variables::json()),
-            _ => variables::text(),
+        let text = if self.markdown {
+            variables::markdown()
+        } else {
+            variables::text()
         };
         io::stdout().write_all(text.as_bytes()).map_err(Failure::unwritten)
     }

@@ -25,9 +25,9 @@ pub struct Key {
 
 /// The live bytes of each key at the moment: allocated bytes, as the ledger has them. Also returns how many allocations
 /// there were until then.
-pub fn held(process: &Process, cut: Cut, progress: &dyn Fn(u64)) -> io::Result<(BTreeMap<Key, u64>, u64)> {
+pub fn held(process: &Process, cut: Cut) -> io::Result<(BTreeMap<Key, u64>, u64)> {
     let mut ledger = Ledger::default();
-    process.each(progress, |number, record| {
+    process.each(|number, record| {
         if number < cut {
             ledger.apply(record);
         }

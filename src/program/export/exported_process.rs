@@ -37,8 +37,8 @@ fn unread(path: &Path, problem: io::Error) -> String {
 
 impl Process {
     /// Opens a journal, with PyTorch's tensors beside it, if there are any. A file beside the journal that cannot be read is
-    /// a note. `progress` gets the number of bytes read since its last call.
-    pub fn open(path: &Path, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
+    /// a note.
+    pub fn open(path: &Path) -> Result<Process, OpenError> {
         let journal = Journal::open(path)?;
         let mut notes = Vec::new();
         let stacks = load_stacks(path).unwrap_or_else(|problem| {
@@ -56,7 +56,6 @@ impl Process {
                 notes.push(unread(&TensorFile::beside(path), problem));
                 Vec::new()
             });
-            progress(journal.size());
             notes.extend(tensors.note());
         }
         if journal.lost() > 0 {
@@ -81,11 +80,6 @@ impl Process {
 
     pub fn header(&self) -> &Header {
         self.journal.header()
-    }
-
-    /// Bytes of the journal. One pass over the records reads so many.
-    pub fn size(&self) -> u64 {
-        self.journal.size()
     }
 
     pub fn has_tensors(&self) -> bool {
@@ -164,26 +158,15 @@ impl Process {
         Merged::of(&self.journal, self.tensors.as_ref())
     }
 
-    /// Calls `each` for every entry, and `progress` with the number of bytes read since its last call.
-    pub fn each(
-        &self,
-        progress: &dyn Fn(u64),
-        mut each: impl FnMut(u64, &Record) -> io::Result<()>,
-    ) -> io::Result<u64> {
+    /// Calls `each` for every entry.
+    pub fn each(&self, mut each: impl FnMut(u64, &Record) -> io::Result<()>) -> io::Result<u64> {
         let mut entries = self.entries()?;
         let mut count = 0;
-        let mut told = 0;
-        while let Some(entry) = entries.next() {
+        for entry in entries.by_ref() {
             each(count, &entry?)?;
             count += 1;
-            if count.is_multiple_of(1 << 14) {
-                let position = entries.position();
-                progress(position.saturating_sub(told));
-                told = position;
-            }
         }
         self.damaged.set(entries.damaged());
-        progress(self.size().saturating_sub(told));
         Ok(count)
     }
 }

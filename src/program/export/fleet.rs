@@ -81,14 +81,12 @@ pub struct Done {
 }
 
 /// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. `may`
-/// refuses a file that must stay. A journal that cannot be read is left out and named. `progress` is called with the
-/// number of journals that are done.
+/// refuses a file that must stay. A journal that cannot be read is left out and named.
 pub fn write(
     journals: &BTreeSet<PathBuf>,
     out: &Path,
     force: bool,
     may: &dyn Fn(&Path) -> io::Result<()>,
-    mut progress: impl FnMut(u64),
 ) -> io::Result<Done> {
     if !force && std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
         let told = format!(
@@ -104,7 +102,7 @@ pub fn write(
         may,
         written: BTreeSet::new(),
     };
-    for (number, path) in (1..).zip(journals) {
+    for path in journals {
         match read(path) {
             Ok(process) => {
                 process.write(&mut tables, &mut done)?;
@@ -112,7 +110,6 @@ pub fn write(
             }
             Err(problem) => done.left_out.push(problem.to_string()),
         }
-        progress(number);
     }
     let failures = out.join("failures");
     if done.processes > 0 && !failures.exists() {

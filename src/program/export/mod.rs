@@ -126,12 +126,11 @@ fn memory_name(device: i16) -> String {
     }
 }
 
-/// Writes an export. `progress` gets the number of bytes read since its last call.
-pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) -> Result<Done, ExportError> {
+/// Writes an export.
+pub fn export(processes: &[Process], request: &Request) -> Result<Done, ExportError> {
     let mut run = Run {
         processes,
         request,
-        progress,
         done: Done {
             notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
             ..Done::default()
@@ -144,7 +143,7 @@ pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) 
             let mut writer = perfetto::Writer::new(&mut out);
             for process in processes {
                 writer.process(process)?;
-                run.done.events += process.each(progress, |_, record| writer.add(process, record))?;
+                run.done.events += process.each(|_, record| writer.add(process, record))?;
             }
         }
         Format::Parquet => run.parquet(&mut out)?,
@@ -161,7 +160,6 @@ pub fn export(processes: &[Process], request: &Request, progress: &dyn Fn(u64)) 
 struct Run<'r> {
     processes: &'r [Process],
     request: &'r Request,
-    progress: &'r dyn Fn(u64),
     done: Done,
 }
 
@@ -169,7 +167,7 @@ impl Run<'_> {
     /// The cut of a moment.
     fn cut(&self, process: &Process, default: At) -> Result<moment::Cut, ExportError> {
         let at = self.request.at.unwrap_or(default);
-        moment::find(process, at, self.progress)?.ok_or_else(|| match at {
+        moment::find(process, at)?.ok_or_else(|| match at {
             At::Oom => ExportError::NoFailure(process.path().to_owned()),
             At::Peak | At::End => ExportError::NoMemory(process.path().to_owned()),
         })
@@ -178,7 +176,7 @@ impl Run<'_> {
     fn csv(&mut self, out: &mut Output) -> io::Result<()> {
         for process in self.processes {
             let mut writer = csv::Writer::new(out)?;
-            process.each(self.progress, |_, record| writer.add(process, record))?;
+            process.each(|_, record| writer.add(process, record))?;
             self.done.events += writer.count;
             if writer.devices.len() > 1 {
                 let note = "what reads RMM's log takes all devices for one";
@@ -202,7 +200,7 @@ impl Run<'_> {
                 }
                 cut => cut?,
             };
-            let (sums, count) = collapsed::held(process, cut, self.progress)?;
+            let (sums, count) = collapsed::held(process, cut)?;
             self.done.events += count;
             for (key, &sum) in &sums {
                 held = held.saturating_add(sum);
@@ -230,7 +228,7 @@ impl Run<'_> {
         const MANY_ENTRIES: u64 = 1_000_000;
         for process in self.processes {
             let cut = self.cut(process, At::End)?;
-            self.done.events += torch_snapshot::write(process, cut, out, self.progress)?;
+            self.done.events += torch_snapshot::write(process, cut, out)?;
             if self.done.events > MANY_ENTRIES {
                 self.done.notes.push(format!(
                     "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \
@@ -246,7 +244,7 @@ impl Run<'_> {
         let mut writer = parquet::Writer::new(out)?;
         for process in self.processes {
             writer.process();
-            self.done.events += process.each(self.progress, |_, record| writer.add(process, record))?;
+            self.done.events += process.each(|_, record| writer.add(process, record))?;
         }
         let stacks = writer.finish()?;
         if stacks.is_empty() {

@@ -27,12 +27,12 @@ pub fn is_out_of_memory(record: &Record) -> bool {
 }
 
 /// Finds the moment. `None` if the process has no such moment.
-pub fn find(process: &Process, at: At, progress: &dyn Fn(u64)) -> io::Result<Option<Cut>> {
+pub fn find(process: &Process, at: At) -> io::Result<Option<Cut>> {
     if at == At::End {
         return Ok(Some(Cut::MAX));
     }
     let (mut found, mut ledger, mut highest) = (None, Ledger::default(), 0);
-    process.each(progress, |count, record| {
+    process.each(|count, record| {
         let is_it = if at == At::Peak {
             ledger.apply(record);
             let device = ledger

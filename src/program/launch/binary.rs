@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use object::elf::{DT_NEEDED, DT_SONAME, EM_386, ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
+use object::elf::{DT_NEEDED, EM_386, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef};
 
@@ -27,8 +27,6 @@ pub struct Binary {
     pub machine: u16,
     /// The loader that the program names; a static program names none.
     pub interpreter: Option<String>,
-    pub is_program: bool,
-    pub soname: Option<String>,
     pub needed: Vec<String>,
     /// The exported names that begin like functions of the loader, CUDA, NVML, the simulated GPU or the library.
     pub exports: Vec<String>,
@@ -41,13 +39,16 @@ impl Binary {
         self.exports.iter().any(|exported| exported == name)
     }
 
-    /// The number of exported names that begin with `start` followed by a capital letter.
-    pub fn count(&self, start: &str) -> usize {
-        let fits = |name: &&String| {
-            let rest = name.strip_prefix(start);
-            rest.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_uppercase()))
+    /// Whether it takes calls of CUDA or NVML, or look-ups of their functions. A library's own functions have no capital
+    /// letter behind the prefix.
+    pub fn takes_calls(&self) -> bool {
+        let is_of_cuda = |name: &String| {
+            let mut rests = ["cu", "cuda", "nvml"]
+                .iter()
+                .filter_map(|start| name.strip_prefix(start));
+            rests.any(|rest| rest.starts_with(|letter: char| letter.is_ascii_uppercase()))
         };
-        self.exports.iter().filter(fits).count()
+        self.exports("dlsym") || self.exports.iter().any(is_of_cuda)
     }
 }
 
@@ -94,19 +95,11 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Binary> {
             String::from_utf8_lossy(name).into_owned()
         };
         for entry in entries {
-            match entry.tag32(endian) {
-                Some(DT_NEEDED) => binary.needed.push(text(entry)),
-                Some(DT_SONAME) => binary.soname = Some(text(entry)),
-                _ => {}
+            if entry.tag32(endian) == Some(DT_NEEDED) {
+                binary.needed.push(text(entry));
             }
         }
     }
-    // A static position-independent program has the ELF type of a library. It differs from a library: it has an entry
-    // point and no name (`soname`).
-    let kind = header.e_type.get(endian);
-    let entry = header.e_entry.get(endian);
-    binary.is_program =
-        kind == ET_EXEC || kind == ET_DYN && (binary.interpreter.is_some() || binary.soname.is_none() && entry != 0);
     if let Ok(symbols) = sections.symbols(endian, data, object::elf::SHT_DYNSYM) {
         for symbol in symbols.iter().filter(|symbol| symbol.is_definition(endian)) {
             let Ok(name) = symbol.name(endian, symbols.strings()) else {

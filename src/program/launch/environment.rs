@@ -5,6 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::library::preload;
+use crate::failure::Failure;
+
 /// Environment variables that are set for the job, with their values.
 pub type Variables = Vec<(&'static str, OsString)>;
 
@@ -13,22 +16,22 @@ pub struct Environment {
     own: Variables,
     /// The library, if it was found.
     pub library: Option<PathBuf>,
-    /// The stand-ins of the simulated GPU, which are preloaded.
-    stand_ins: Vec<PathBuf>,
+    /// What is preloaded beside it: the host guard, and the stand-ins of the simulated GPU.
+    beside: Vec<PathBuf>,
 }
 
 impl Environment {
-    pub fn new(own: Variables, library: Option<PathBuf>, stand_ins: Vec<PathBuf>) -> Self {
-        Environment {
-            own,
-            library,
-            stand_ins,
-        }
+    pub fn new(own: Variables, library: Option<PathBuf>, beside: Vec<PathBuf>) -> Self {
+        Environment { own, library, beside }
+    }
+
+    /// The value that the options set.
+    pub fn own(&self, name: &str) -> Option<&OsString> {
+        self.own.iter().find(|(own, _)| *own == name).map(|(_, value)| value)
     }
 
     pub fn get(&self, name: &str) -> Option<OsString> {
-        let own = self.own.iter().find(|(own, _)| *own == name);
-        own.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+        self.own(name).cloned().or_else(|| std::env::var_os(name))
     }
 
     /// The trimmed value of a variable; `None` if the variable is not set or empty.
@@ -50,18 +53,15 @@ impl Environment {
         self.library.as_ref().is_some_and(same)
     }
 
-    /// The entries of the job's `LD_PRELOAD`, each once. If the variable already names the library, its entries come
-    /// first. Otherwise the library, then the stand-ins, come first, as under `vramshim run`.
-    pub fn preloads(&self) -> Vec<PathBuf> {
-        let given = self.given();
-        let mut preloads = Vec::new();
-        if !given.iter().any(|path| self.is_library(path)) {
-            preloads.extend(self.library.clone());
-        } else {
-            preloads.extend(given.iter().cloned());
-        }
-        preloads.extend(self.stand_ins.iter().cloned());
-        for path in given {
+    /// The library and what is preloaded beside it.
+    pub fn parts(&self) -> impl Iterator<Item = &PathBuf> {
+        self.library.iter().chain(&self.beside)
+    }
+
+    /// The entries of the job's `LD_PRELOAD` under `vramshim run`, each once: the parts come first.
+    pub fn preloads_of_run(&self) -> Vec<PathBuf> {
+        let mut preloads: Vec<PathBuf> = Vec::new();
+        for path in self.parts().cloned().chain(self.given()) {
             if !preloads.contains(&path) {
                 preloads.push(path);
             }
@@ -69,8 +69,29 @@ impl Environment {
         preloads
     }
 
-    pub fn is_stand_in(&self, path: &Path) -> bool {
-        self.stand_ins.iter().any(|stand_in| stand_in == path)
+    /// The same, but if the variable already names the library, its entries come first: the job may be started without
+    /// `vramshim run`.
+    pub fn preloads(&self) -> Vec<PathBuf> {
+        let mut given = self.given();
+        if !given.iter().any(|path| self.is_library(path)) {
+            return self.preloads_of_run();
+        }
+        given.extend(self.beside.iter().cloned());
+        given
+    }
+
+    pub fn is_beside(&self, path: &Path) -> bool {
+        self.beside.iter().any(|part| part == path)
+    }
+
+    /// Gives this process the environment of `vramshim run`, which the command inherits.
+    pub fn enter(self) -> Result<(), Failure> {
+        let preloads = preload(&self.preloads_of_run())?;
+        for (name, value) in self.own.into_iter().chain([("LD_PRELOAD", preloads)]) {
+            // SAFETY: the program has only this thread, so no other reads the environment meanwhile.
+            unsafe { std::env::set_var(name, value) };
+        }
+        Ok(())
     }
 
     /// Gives a command this environment, with `preloads` as `LD_PRELOAD`.

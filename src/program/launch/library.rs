@@ -105,9 +105,9 @@ pub fn own_folder() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// A value for `LD_PRELOAD`: `libraries`, then the present entries.
+/// A value for `LD_PRELOAD`.
 pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
-    let mut items: Vec<Vec<u8>> = Vec::new();
+    let mut items: Vec<&[u8]> = Vec::new();
     for library in libraries {
         let bytes = library.as_os_str().as_bytes();
         if bytes.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
@@ -116,17 +116,7 @@ pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
                 shown(library)
             )));
         }
-        items.push(bytes.to_vec());
-    }
-    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    for item in before
-        .as_bytes()
-        .split(|byte| matches!(byte, b':' | b' '))
-        .filter(|item| !item.is_empty())
-    {
-        if !items.iter().any(|present| present == item) {
-            items.push(item.to_vec());
-        }
+        items.push(bytes);
     }
     Ok(OsStr::from_bytes(&items.join(&b':')).to_owned())
 }

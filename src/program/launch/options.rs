@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
 use base::text::shown;
-use base::units::{lacks_unit, likely_size, parse_size};
+use base::units::lacks_unit;
 use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
-use super::environment::Variables;
+use super::environment::{Environment, Variables};
 use super::folder;
-use super::library::{check_loads, find_host_guard, find_library, preload};
+use super::library::{find_host_guard, find_library};
 use super::python::{Torch, hides_hook};
 use super::simulator::{Simulated, Simulator};
 use crate::failure::Failure;
@@ -69,7 +69,7 @@ pub struct JobOptions {
 
     /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
     #[arg(long, value_name = "FILE")]
-    pub library: Option<PathBuf>,
+    library: Option<PathBuf>,
 
     /// Let the library write only errors to standard error
     #[arg(long, short)]
@@ -89,12 +89,10 @@ fn strategy_help() -> String {
 impl JobOptions {
     /// The text of an error. If the value came from an option, the text names the option instead of the variable.
     pub fn as_given(&self, error: &ConfigError) -> String {
-        let option = match error.variable {
-            STRATEGY if self.strategy.is_some() => "--strategy",
-            LIMIT if self.limit.is_some() => "--limit",
-            HOST_GUARD if self.host_guard.is_some() => "--host-guard",
-            STACKS if self.stacks.is_some() => "--stacks",
-            _ => return error.to_string(),
+        let given = self.values().into_iter();
+        let mut given = given.filter(|(_, variable, value)| *variable == error.variable && value.is_some());
+        let Some((option, ..)) = given.next() else {
+            return error.to_string();
         };
         format!(
             "{option} {:?} is not accepted{}; accepted: {}",
@@ -102,6 +100,16 @@ impl JobOptions {
             error.reason(),
             error.accepted
         )
+    }
+
+    /// The options that are the values of variables, which `Config` reads.
+    fn values(&self) -> [(&'static str, &'static str, Option<&OsString>); 4] {
+        [
+            ("--strategy", STRATEGY, self.strategy.as_ref()),
+            ("--limit", LIMIT, self.limit.as_ref()),
+            ("--host-guard", HOST_GUARD, self.host_guard.as_ref()),
+            ("--stacks", STACKS, self.stacks.as_ref()),
+        ]
     }
 
     /// Whether requests for host memory have a bound.
@@ -145,8 +153,8 @@ impl JobOptions {
     }
 
     /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
-    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
-        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
+    pub fn hidden_hook(&self, environment: &Environment, command: &[OsString]) -> Option<String> {
+        let mode = environment.own(table::TORCH.name)?;
         // Nothing is said of what the user did not ask for.
         let is_told = !self.quiet && mode != Torch::Off.name() && (self.torch.is_some() || mode != Torch::State.name());
         let (letter, reason) = hides_hook(command).filter(|_| is_told)?;
@@ -156,31 +164,30 @@ impl JobOptions {
         ))
     }
 
-    /// All variables that `run` sets for the job, including `LD_PRELOAD`.
-    pub fn environment(&self) -> Result<Variables, Failure> {
-        let mut environment = self.variables()?;
-        let library = find_library(self.library.as_deref())?;
-        environment.extend(self.for_python(&library)?);
-        if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
-            environment.push((NVTX, library.clone().into()));
+    /// The job's environment, and why the library was not found.
+    pub fn environment(&self) -> Result<(Environment, Option<Failure>), Failure> {
+        let mut variables = self.variables()?;
+        let (library, why) = match find_library(self.library.as_deref()) {
+            Ok(library) => (Some(library), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        let mut beside = Vec::new();
+        if let Some(library) = &library {
+            variables.extend(self.for_python(library)?);
+            if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
+                variables.push((NVTX, library.clone().into()));
+            }
+            beside.extend(self.guards_host().then(|| find_host_guard(library)).transpose()?);
         }
-        let guard = self.guards_host().then(|| find_host_guard(&library)).transpose()?;
-        let mut preloads = vec![library];
-        preloads.extend(guard);
-        if let Some((simulator, variables)) = self.simulator()? {
-            preloads.extend(simulator.preloads());
-            environment.extend(variables);
+        if let Some((simulator, own)) = self.sim.map(Simulated::find).transpose()? {
+            variables.extend(own);
+            beside.extend(simulator.preloads());
         }
-        // A library that needs a newer glibc would end the job, and every program that the job starts.
-        for library in &preloads {
-            check_loads(library)?;
-        }
-        environment.push(("LD_PRELOAD", preload(&preloads)?));
-        Ok(environment)
+        Ok((Environment::new(variables, library, beside), why))
     }
 
     /// The variables of `--torch` for a job under the library at `library`.
-    pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
+    fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
         let variable = std::env::var(table::TORCH.name).ok().filter(|mode| !mode.is_empty());
         let asked_for = match (self.torch, variable) {
             (None, Some(mode)) => Some(Torch::from_str(&mode, false).map_err(|_| {
@@ -206,64 +213,28 @@ impl JobOptions {
     }
 
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
-    pub fn variables(&self) -> Result<Variables, Failure> {
+    fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
-        if let Some(strategy) = &self.strategy {
+        for (option, variable, value) in self.values() {
             // An empty variable counts as not set, so the option would have no effect.
-            if strategy.is_empty() {
-                return Err(Failure::refused(
-                    "--strategy \"\": give a name, or leave the option out",
-                ));
+            if value.is_some_and(|value| value.to_string_lossy().trim().is_empty()) {
+                return Err(Failure::refused(format!(
+                    "{option} \"\": give a value, or leave the option out"
+                )));
             }
-            environment.push((STRATEGY, strategy.clone()));
+            environment.extend(value.map(|value| (variable, value.clone())));
         }
         let implied = self.implied_strategy();
         environment.extend(implied.map(|strategy| (STRATEGY, strategy.name().into())));
         if let Some(folder) = &self.dir {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
-        if let Some(limit) = &self.limit {
-            self.check_limit(&limit.to_string_lossy())?;
-            environment.push((LIMIT, limit.clone()));
-        }
-        if let Some(bytes) = &self.host_guard {
-            let text = bytes.to_string_lossy();
-            with_unit("--host-guard", &text)?;
-            if parse_size(&text).is_none() {
-                let problem = format!("--host-guard {text:?}: not a size; give one such as 256GiB");
-                return Err(Failure::refused(problem));
-            }
-            environment.push((HOST_GUARD, bytes.clone()));
-        }
-        environment.extend(self.stacks.clone().map(|stacks| (STACKS, stacks)));
         environment.extend(self.control.then(|| (table::CONTROL.name, "1".into())));
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
         environment.extend(self.quiet.then(|| (table::LOG.name, "error".into())));
         Ok(environment)
-    }
-
-    /// Refuses a limit that was most likely meant otherwise: none, or a small number without a unit. Whether the text is
-    /// a limit at all is not checked here.
-    fn check_limit(&self, limit: &str) -> Result<(), Failure> {
-        if limit.trim().is_empty() {
-            return Err(Failure::refused(
-                "--limit \"\": give a limit, such as 8GiB or 50%, or leave the option out",
-            ));
-        }
-        for part in limit.split(',') {
-            let (device, amount) = part
-                .split_once('=')
-                .map_or((None, part), |(device, amount)| (Some(device), amount));
-            let option = device.map_or("--limit".to_owned(), |device| format!("--limit {}=...", device.trim()));
-            if let Some(likely) = likely_size(amount) {
-                let number = amount.trim();
-                let problem = format!("{option} {number} is {number} bytes; type {likely}");
-                return Err(Failure::refused(problem));
-            }
-        }
-        Ok(())
     }
 
     /// Refuses limits of devices that the job would not see, whether an option or the variable named them.
@@ -329,11 +300,6 @@ impl JobOptions {
             shown(&own),
             shown(&others)
         ))
-    }
-
-    /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
-    pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
-        self.sim.map(Simulated::find).transpose()
     }
 }
 

@@ -89,15 +89,7 @@ impl Simulator {
 
     /// The stand-ins for the runtime, cuBLAS and cuDNN in the folder, sorted by name.
     pub fn preloads(&self) -> Vec<PathBuf> {
-        let is_stand_in = |name: &str| {
-            STAND_INS.iter().any(|start| {
-                if start.ends_with('.') {
-                    name.starts_with(start)
-                } else {
-                    name == *start
-                }
-            })
-        };
+        let is_stand_in = |name: &str| STAND_INS.iter().any(|start| name.starts_with(start));
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = entries
             .filter(|entry| entry.file_name().to_str().is_some_and(is_stand_in))

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
+use chrono::{DateTime, SecondsFormat};
 use config::table;
 use journal::format::{Amount, Reason};
 use journal::reader::State;
@@ -157,30 +158,8 @@ pub fn duration(ns: u64) -> String {
 
 /// A time, given in nanoseconds after 1970, as RFC 3339 in UTC with whole seconds.
 pub fn time(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    let (days, of_day) = (seconds / 86400, seconds % 86400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// The date (year, month, day) that lies `days` after 1970-01-01. The computation starts years in March, so that the
-/// leap day is the last day of a year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    let since_march_0 = days + 719_468;
-    let era = since_march_0 / DAYS_IN_400_YEARS;
-    let day_of_era = since_march_0 % DAYS_IN_400_YEARS;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let time = DateTime::from_timestamp((ns / 1_000_000_000) as i64, 0);
+    time.map_or_else(String::new, |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The progress bars for what takes a while.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
@@ -29,28 +30,26 @@ pub fn reading(total: u64, name: &str) -> ProgressBar {
 /// Smaller files are read before a progress display would be seen.
 const LONG_FILE_BYTES: u64 = 8 << 20;
 
-/// Shows that a long file is being read, until the returned bar is dropped.
+/// Shows that a long file is being read, until the returned bar is dropped. `None` if that is quick.
 pub fn reading_long(path: &Path) -> Option<ProgressBar> {
-    let length = std::fs::metadata(path).ok()?.len();
-    (length >= LONG_FILE_BYTES).then(|| {
+    spinner([path], &shown(path))
+}
+
+/// The same of journals, all together.
+pub fn reading_journals(paths: &BTreeSet<PathBuf>) -> Option<ProgressBar> {
+    spinner(paths, "journals")
+}
+
+fn spinner(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Option<ProgressBar> {
+    let lengths = paths.into_iter().filter_map(|path| std::fs::metadata(path).ok());
+    (lengths.map(|found| found.len()).sum::<u64>() >= LONG_FILE_BYTES).then(|| {
         // Hidden unless standard error is a terminal.
         let spinner = ProgressBar::new_spinner()
             .with_finish(ProgressFinish::AndClear)
-            .with_message(format!("reading {}", shown(path)));
+            .with_message(format!("reading {what}"));
         spinner.enable_steady_tick(Duration::from_millis(100));
         spinner
     })
-}
-
-/// A progress bar for an export of journals with these sizes, which are read at least once. `None` if that is quick.
-pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<ProgressBar> {
-    let bytes: u64 = journals.map(|journal| journal.len()).sum();
-    (bytes >= WORTH_A_BAR_BYTES).then(|| reading(bytes, "journals"))
-}
-
-/// For so many journals.
-pub fn journals(count: u64) -> ProgressBar {
-    bar(count, "journals {pos} of {len} {wide_bar} {eta}")
 }
 
 /// For questions to the driver. Its length is set when it is known.

@@ -1,9 +1,8 @@
-//! The table of variables (`config::VARIABLES`) as text, Markdown and JSON.
+//! The table of variables (`config::VARIABLES`) as text and as Markdown.
 
 use std::fmt::Write;
 
 use config::{VARIABLES, Variable};
-use serde_json::{Value, json};
 
 /// The table for people: a paragraph for each variable.
 pub fn text() -> String {
@@ -48,20 +47,4 @@ fn code(default: &str) -> String {
     } else {
         format!("`{default}`")
     }
-}
-
-pub fn json() -> Value {
-    VARIABLES
-        .iter()
-        .map(|variable| {
-            json!({
-                "name": variable.name,
-                "default": variable.default,
-                "accepted": (variable.accepted)(),
-                "meaning": variable.meaning,
-                "read_by": variable.part.name(),
-                "in_journal": variable.in_journal(),
-            })
-        })
-        .collect()
 }

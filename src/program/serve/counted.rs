@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::figures::Counts;
 use super::followed_process::{Identity, Process};
+use crate::analysis::figures::Counts;
 
 /// The most processes that are remembered.
 const MOST: usize = 1 << 16;

@@ -8,8 +8,9 @@ use base::text::printable;
 use journal::format::Record;
 use journal::reader::{Header, Journal, Reading, State, Tail};
 
-use super::figures::{Counts, Figures};
+use crate::analysis::figures::{Counts, Figures};
 use crate::analysis::finding::Verdict;
+use crate::analysis::held::{Caches, Held};
 use crate::analysis::names::device_uuid;
 use crate::analysis::pod::pod;
 use crate::analysis::rank::rank;
@@ -41,6 +42,7 @@ pub struct Process {
     /// Events that the journal does not have.
     pub lost: u64,
     pub figures: Figures,
+    caches: Caches,
     /// The totals of the node count what happened since, in nanoseconds after 1970; and the time of the last record that
     /// they have.
     pub counts_since_ns: u64,
@@ -101,6 +103,7 @@ impl Process {
             state: State::Running,
             lost: 0,
             figures: Figures::default(),
+            caches: Caches::default(),
             counts_since_ns: 0,
             counted_until_ns: 0,
             tail: Tail::default(),
@@ -150,7 +153,16 @@ impl Process {
         self.devices.retain(|device| seen.insert(device.number));
         self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up()));
         self.is_read |= !reading.behind;
+        if !reading.behind {
+            let serves_tensors = self.figures.serves_tensors;
+            self.caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
+        }
         Ok(reading)
+    }
+
+    /// What the process holds of a device.
+    pub fn held(&self, device: i16) -> Held {
+        self.caches.held_of(device, &self.figures)
     }
 
     /// Adds a label with a number if another process has the same labels: files with the same name in two folders. Two series

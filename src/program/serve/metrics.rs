@@ -7,10 +7,11 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 
 use super::counted::Ended;
-use super::figures::{Kind, Levels, UNKNOWN_CLASS, cause_name, positive as bytes};
 use super::followed_process::{Labels, Process};
 use super::node::Node;
+use crate::analysis::figures::{Kind, UNKNOWN_CLASS, cause_name, positive as bytes};
 use crate::analysis::finding::Verdict;
+use crate::analysis::held::Held;
 use crate::analysis::names::class_name;
 
 /// The text format of Prometheus (version 0.0.4), which every collector reads.
@@ -68,16 +69,25 @@ fn processes(text: &mut Text, node: &Node) {
             .flat_map(|process| process.figures.devices.iter().map(move |pair| (*process, pair)));
         pairs.map(|(process, (device, figures))| (process, *device, figures))
     };
-    let mut level = |name: &str, help: &str, level: fn(&Levels) -> i128| {
-        let rows = devices().map(|(process, device, figures)| {
-            (labels_of(process, device, None), bytes(level(&figures.levels(device))))
+    let mut level = |name: &str, help: &str, of_pytorch: bool, level: fn(&Held) -> Option<u64>| {
+        let rows = devices().filter_map(|(process, device, _)| {
+            let cache = of_pytorch.then(|| ("cache", "PyTorch".to_owned()));
+            Some((labels_of(process, device, cache), level(&process.held(device))?))
         });
         text.metric(name, help, rows);
     };
-    let help = "Bytes that the job holds, or held when it ended, after rounding";
-    level("vramshim_allocated_bytes", help, |levels| levels.allocated);
+    let help = "Bytes that the job asked CUDA for and holds, or held when it ended, after rounding";
+    level("vramshim_allocated_bytes", help, false, |held| Some(held.allocated));
     let help = "Bytes that are obtained from the driver or a layer before it, or were when the process ended";
-    level("vramshim_reserved_bytes", help, |levels| levels.reserved);
+    level("vramshim_reserved_bytes", help, false, |held| Some(held.reserved));
+    let help = "Reserved bytes that the job uses; absent if it is not known what is used inside a framework's cache";
+    level("vramshim_live_bytes", help, false, |held| held.live);
+    let help = "Reserved bytes that are free, as in a framework's cache; absent if live is";
+    level("vramshim_cached_bytes", help, false, |held| held.cached);
+    let help = "Bytes that are used inside a framework's cache; absent if they are not known";
+    level("vramshim_used_in_cache_bytes", help, true, |held| {
+        Some(held.pytorch?.used)
+    });
     let classes = devices().flat_map(|(process, device, figures)| {
         figures.classes().map(move |(class, levels)| {
             let name = match class {

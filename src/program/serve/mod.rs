@@ -9,7 +9,6 @@ mod accounts;
 mod address;
 mod counted;
 mod end;
-mod figures;
 mod followed_process;
 mod metrics;
 mod node;

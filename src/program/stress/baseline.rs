@@ -29,7 +29,7 @@ pub struct Baseline {
     pub passed: bool,
     /// By `cuDriverGetVersion`: 13000 is 13.0.
     pub cuda_version: i32,
-    /// The version of the driver, by NVML.
+    /// The version of the driver, by its kernel module.
     pub driver: Option<String>,
     pub devices: Vec<Device>,
     #[serde(skip_deserializing)]

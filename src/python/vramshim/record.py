@@ -156,10 +156,14 @@ class _History(_State):
 
     def _run(self):
         interval, drained = INTERVAL_SECONDS, time.monotonic()
+        told = drained
         while self._goes_on(LOOK_SECONDS):
             new = self._count()[1] - self.drained_events
             begin = time.monotonic()
             nothing = new == 0 and not self.error_waits
+            if nothing and begin - told >= LONGEST_INTERVAL_SECONDS:
+                self._write_sums(False)
+                told = begin
             if nothing or begin - drained < interval and new < self.entries // 2:
                 continue
             self.drain()

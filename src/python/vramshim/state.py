@@ -36,6 +36,8 @@ MOST_TOLD = 3
 FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
 # A thread of the job waits at most this long for the snapshot at its failure, and for the last one.
 LONGEST_WAIT_SECONDS, LONGEST_LAST_WAIT_SECONDS = 10, 30
+# PyTorch's sums are written when they differ, and once in so many bytes: a reader of the file's end finds them.
+SUMS_BYTES = 8 << 10
 # The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
 FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
 
@@ -88,6 +90,10 @@ class State:
         self.counts = {}
         # By device, what PyTorch said when it was asked last.
         self.statistics = {}
+        # The sums that the file has last, by device, and how long it was then.
+        self.sums, self.sums_end = {}, 0
+        # Until when the tensors in the file are complete.
+        self.until_us = 0
         self.drained_events = 0
         # What the thread is asked to write, each with a lock that it releases then.
         self.asked = queue.SimpleQueue()
@@ -140,18 +146,19 @@ class State:
 
     def _run(self):
         wait = FIRST_INTERVAL_SECONDS
+        next_drain = 0.0
         while self._goes_on(wait):
             self._say_what_is_left_out()
             begin = time.monotonic()
             is_new = self._count()[1] != self.drained_events
-            if not is_new and self.file is not None:
-                # The last snapshot is true until now.
-                self._write(self._until(time.time_ns() // 1000))
             elapsed = begin - self.began
-            if is_new and self.written < FIRST_BYTES + BYTES_A_SECOND * elapsed:
+            if is_new and begin >= next_drain and self.written < FIRST_BYTES + BYTES_A_SECOND * elapsed:
                 self.drain()
-            took = time.monotonic() - begin
-            wait = max(took / LARGEST_SHARE_OF_TIME, min(INTERVAL_SECONDS, elapsed))
+                now = time.monotonic()
+                next_drain = now + (now - begin) / LARGEST_SHARE_OF_TIME
+            else:
+                self._write_sums(is_new)
+            wait = min(INTERVAL_SECONDS, elapsed)
 
     def _out_of_memory(self, device=0, size=0, *_):
         """PyTorch calls this before it raises its error, and holds no lock."""
@@ -296,11 +303,16 @@ class State:
         return told
 
     def _ended(self, lines, time_us):
+        self.until_us = time_us
         lines.extend(self._balance(time_us))
-        lines.append(self._until(time_us))
 
-    def _until(self, time_us):
-        return f"D\t{time_us}\t{self.recorded}\t{self.lost}\n"
+    def _write_sums(self, is_new):
+        """Writes PyTorch's sums of now. If no tensor is new, those in the file are true until now."""
+        if self.file is not None:
+            time_us = time.time_ns() // 1000
+            if not is_new:
+                self.until_us = time_us
+            self._write("".join(self._balance(time_us)))
 
     def _is_open(self, is_used):
         """Whether there is a file. The first use makes it."""
@@ -357,12 +369,17 @@ class State:
         return number
 
     def _balance(self, time_us):
-        """PyTorch's own sums of each device that it uses."""
+        """PyTorch's own sums of each device that it has used, unless they are as before, and until when tensors are told."""
+        sums = {}
         for device, told in self.statistics.items():
             names = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
-            sums = [told.get(name, {}).get("all", {}).get("current", NOT_KNOWN) for name in names]
-            if any(total not in (0, NOT_KNOWN) for total in sums):
-                yield f"B\t{time_us}\t{device}\t" + "\t".join(map(str, sums)) + "\n"
+            values = [told.get(name, {}).get("all", {}).get("current", NOT_KNOWN) for name in names]
+            if device in self.sums or any(value not in (0, NOT_KNOWN) for value in values):
+                sums[device] = "\t".join(map(str, values))
+        if sums != self.sums or self.written >= self.sums_end + SUMS_BYTES:
+            self.sums, self.sums_end = sums, self.written
+            yield from (f"B\t{time_us}\t{device}\t{values}\n" for device, values in sums.items())
+        yield f"D\t{self.until_us}\t{self.recorded}\t{self.lost}\n"
 
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size, stack)

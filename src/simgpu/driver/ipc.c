@@ -15,7 +15,7 @@ struct handle { uint64_t magic; int pid, fd, device; uint64_t offset, size; };
  * larger than the machine's memory. */
 static bool save(char *to, uint64_t first, uint64_t size)
 {
-    int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    int map = open("/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC);
     static uint64_t entries[1 << 16];
     bool well = map >= 0;
     for (uint64_t page = first >> 12, end = (first + size) >> 12; well && page < end;) {

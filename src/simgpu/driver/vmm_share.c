@@ -7,11 +7,11 @@
 struct exported { uint64_t magic; int pid, fd, device; uint64_t offset, size; Allocation *handle; };
 #define EXPORTED 0x53494d4758504d31ull
 
-/* Opens the file of a descriptor once more. */
+/* Opens the file of a descriptor once more, also in a process whose first thread has ended. */
 static int open_again(int fd, int flags)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    snprintf(path, sizeof path, "/proc/thread-self/fd/%d", fd);
     return open(path, flags | O_CLOEXEC);
 }
 

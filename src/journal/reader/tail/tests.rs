@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::reader::slots::MOST_OPEN;
 use crate::reader::tests::SlotFile;
 
 struct Stage {

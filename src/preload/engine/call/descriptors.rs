@@ -59,7 +59,7 @@ impl Descriptors {
             .filter_map(Weak::upgrade)
             .find(|file| file.file() == id);
         let file = known.or_else(|| {
-            let opened = File::open(format!("/proc/self/fd/{fd}")).ok()?;
+            let opened = File::open(format!("/proc/thread-self/fd/{fd}")).ok()?;
             let file = Arc::new(Descriptor::from_new(opened.into()).ok()?);
             self.files.retain(|file| file.strong_count() > 0);
             self.files.push(Arc::downgrade(&file));
@@ -80,7 +80,7 @@ impl Descriptors {
             let of_lock = |line: &str| line.rsplit(' ').next()?.parse().ok().filter(|&byte| byte >= FIRST_MARK);
             let locks = |text: String| text.lines().filter(|line| line.contains("OFDLCK")).find_map(of_lock);
             let byte = match is_imported {
-                true => locks(std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?)?,
+                true => locks(std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{fd}")).ok()?)?,
                 false => FIRST_MARK + (RandomState::new().hash_one(handle) >> 16) as i64,
             };
             let mark = self.mark(fd, byte, is_imported)?;

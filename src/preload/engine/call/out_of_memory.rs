@@ -20,7 +20,7 @@ use base::api::Api;
 use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
 use base::layers;
-use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage, Verdict};
+use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage};
 use base::text::shown;
 use base::units::size as in_units;
 use journal::format::{
@@ -133,9 +133,6 @@ impl Call {
             text += &format!("\n    {whose}{on_device}: {named}");
         }
         text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
-        if shortage.verdict() == Verdict::LiveSet && caches {
-            text += " PyTorch's segments count as live.";
-        }
         text += &see;
         warn!("{text}");
     }

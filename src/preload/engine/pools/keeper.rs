@@ -36,7 +36,7 @@ use journal::format::{Allocator, Event, Heap};
 use quota::reclaim::{self, Listener};
 
 /// The time between two signs of life.
-const LIFE_PERIOD: Duration = Duration::from_millis(500);
+const LIFE_PERIOD: Duration = thread::LOOK_PERIOD;
 /// Bounds of the time between two looks at the pools.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
@@ -167,10 +167,11 @@ impl Pools {
         let mut listeners: HashMap<i16, Listener> = HashMap::new();
         let (mut watches, mut host) = (Watches::default(), HostWatch::default());
         let mut is_relaxed = false;
+        let mut job = thread::Job::new();
         if self.state.host.asks_heap() {
             start_heap(self.state);
         }
-        loop {
+        while !job.has_ended() {
             if let Some(journal) = self.state.records.journal() {
                 journal.touch_pages();
                 journal.alive();
@@ -303,7 +304,8 @@ fn ask_again_and_again(state: &'static State) {
         debug!("VRAMSHIM_HOST_HEAP: the allocator of this process is neither glibc's (2.33 or later) nor jemalloc");
         return;
     };
-    loop {
+    let mut job = thread::Job::new();
+    while !job.has_ended() {
         let began = Instant::now();
         if let Some(figures) = source.ask() {
             state.host.set_heap(Heap {
@@ -316,6 +318,9 @@ fn ask_again_and_again(state: &'static State) {
                 mapped: figures.mapped,
             });
         }
-        sleep((began.elapsed() * HEAP_SHARE).max(HEAP_PERIOD));
+        let pause = (began.elapsed() * HEAP_SHARE).max(HEAP_PERIOD);
+        while began.elapsed() < pause && !job.has_ended() {
+            sleep(thread::LOOK_PERIOD);
+        }
     }
 }

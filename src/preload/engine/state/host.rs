@@ -148,11 +148,11 @@ const LONGEST_LINE: usize = 64;
 /// `None` if the kernel does not say.
 pub fn resident_bytes() -> Option<u64> {
     let mut found = Found::default();
-    read(c"/proc/self/status", |text| found.look(text));
+    read(c"/proc/thread-self/status", |text| found.look(text));
     // Linux before 4.5 and some sandboxes do not tell the kinds apart there.
     let bytes = found.bytes().or_else(|| {
         let mut bytes = None;
-        read(c"/proc/self/statm", |text| {
+        read(c"/proc/thread-self/statm", |text| {
             bytes = unshared(text);
             true
         });

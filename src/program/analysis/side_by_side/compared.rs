@@ -4,6 +4,7 @@ use base::text::events_were;
 use base::units::size;
 
 use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::held::Held;
 use crate::analysis::job::Job;
 use crate::analysis::measurements::Balance;
 use crate::analysis::nvml::Reading;
@@ -54,6 +55,8 @@ pub struct Process {
     pub pid: u32,
     pub job: String,
     pub balance: Balance,
+    /// What the process held at the moment of `balance`.
+    pub held: Held,
     pub nvml_used: Option<u64>,
     /// The last answer of the next layer: total and free bytes.
     pub driver: Option<(u64, u64)>,

@@ -7,6 +7,7 @@ use journal::reader::Device as Entry;
 use super::compared::{Device, LayerBook, Process, incomplete};
 use crate::analysis::device_code;
 use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::held::Held;
 use crate::analysis::job::Job;
 use crate::analysis::measurements::{Measurements, minus};
 use crate::analysis::names::device_uuid;
@@ -58,14 +59,14 @@ pub fn device(uuid: String, name: String, reading: Reading, jobs: &[(u32, Job)])
     };
     for (pid, job) in jobs {
         let devices = job.devices();
-        let here = devices.iter().find_map(|(_, entry, ledger)| {
+        let here = devices.iter().find_map(|(number, entry, ledger)| {
             let is_it = |entry: &&Entry| device_uuid(&entry.uuid).as_deref() == Some(uuid.as_str());
-            entry.filter(is_it).map(|entry| (Some(entry), *ledger))
+            entry.filter(is_it).map(|entry| (Some((*number, entry)), *ledger))
         });
         // A process can have a context where it obtained nothing; then its journal need not have the device.
         let has_context = || listed.iter().any(|one| one.pid == *pid);
         if let Some((entry, ledger)) = here.or_else(|| has_context().then_some((None, None))) {
-            if let Some(entry) = entry {
+            if let Some((_, entry)) = entry {
                 name.clone_from(&entry.name);
             }
             notes.extend(incomplete(*pid, job));
@@ -74,6 +75,7 @@ pub fn device(uuid: String, name: String, reading: Reading, jobs: &[(u32, Job)])
                 pid: *pid,
                 job: job.title(),
                 balance: ledger.map(DeviceLedger::balance).unwrap_or_default(),
+                held: entry.map_or_else(Held::default, |(number, _)| job.held(number)),
                 layer: LayerBook::from_measurements(job, ledger),
                 driver: last.and_then(|(measured, _)| measured.driver),
                 ..Process::default()

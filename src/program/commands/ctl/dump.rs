@@ -3,16 +3,20 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::text::shown;
 use journal::copy::{self, InFile};
 use journal::format::EXTENSION;
-use journal::reader::{Journal, Stacks, TensorFile};
+use journal::reader::{CacheSums, Journal, Stacks, TensorFile};
 use serde_json::{Value, json};
 
 use super::ask;
 use super::connection::file_of;
 use crate::failure::Failure;
+
+/// How long a dump waits for a snapshot of PyTorch's tensors, in microseconds.
+const LONGEST_WAIT_US: u64 = 2_000_000;
 
 /// Asks the job where its journal is and what time it is there, and copies the journal to `to`. Without `force` only an
 /// earlier copy is replaced.
@@ -39,6 +43,7 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
             shown(&other)
         )));
     }
+    let torch = snapshot(&TensorFile::beside(&from));
     ask(pid, "mark")?;
     let (_, now_ns) = journal_of(pid)?;
     let dumped = copy::dump(&source, &from, to, now_ns).map_err(|error| match error.kind() {
@@ -48,7 +53,31 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
         )),
         _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
     })?;
-    Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes}))
+    Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes, "pytorch": torch}))
+}
+
+/// Waits until PyTorch's tensors are told up to now, which happens about once a second. Says how old they are if that takes
+/// too long; `None` if they are of now, or if there are none.
+fn snapshot(tensors: &Path) -> Option<String> {
+    let now_us = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_micros() as u64
+    };
+    let asked_us = now_us();
+    let mut told = CacheSums::last(tensors).ok()??;
+    while told.until_us < asked_us {
+        if now_us() - asked_us > LONGEST_WAIT_US {
+            let seconds = (now_us() - told.until_us) as f64 / 1e6;
+            return Some(format!(
+                "no new snapshot of PyTorch's tensors was had; the last one is {seconds:.1} s old"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        told = CacheSums::last(tensors).ok()??;
+    }
+    None
 }
 
 /// What a dump to `to` would replace, if that is not an earlier dump: the file itself, or one beside it.
@@ -62,7 +91,7 @@ fn other(to: &Path) -> Option<PathBuf> {
 }
 
 /// Where the job's journal is, and how many nanoseconds have passed since the job created it.
-fn journal_of(pid: u32) -> Result<(PathBuf, u64), Failure> {
+pub(super) fn journal_of(pid: u32) -> Result<(PathBuf, u64), Failure> {
     let answer = ask(pid, "journal")?;
     match (answer["journal"].as_str(), answer["now_ns"].as_u64()) {
         (Some(path), Some(now_ns)) => Ok((path.into(), now_ns)),

@@ -9,13 +9,16 @@ mod dump;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use base::cuda::MAX_DEVICES;
 use base::text::{printable, shown};
 use base::units::size;
 use clap::{Args, Subcommand};
 use config::Change;
+use journal::reader::Journal;
 use serde_json::Value;
 
 use self::connection::Connection;
+use crate::analysis::held::Caches;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::number::at_least;
@@ -94,13 +97,21 @@ impl Ctl {
     pub fn tell(self) -> Result<(), Failure> {
         let Ctl { pid, json, order } = self;
         match order {
-            Order::Stats { names } => stats(ask(pid, "stats")?, &names, json),
+            Order::Stats { names } => {
+                let mut answer = ask(pid, "stats")?;
+                add_held(pid, &mut answer);
+                stats(answer, &names, json)
+            }
             Order::Trim { device } => trim(pid, device, json),
             Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
                 print(json, &dumped, |out| {
                     let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
-                    writeln!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])
+                    write!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])?;
+                    let lacks = dumped["pytorch"]
+                        .as_str()
+                        .map_or(String::new(), |why| format!("; {why}"));
+                    writeln!(out, "{lacks}")
                 })
             }
             Order::Set { name, value } => {
@@ -153,9 +164,48 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     let wanted: serde_json::Map<String, Value> = figures.into_iter().filter(|(name, _)| is_wanted(name)).collect();
     let rows = wanted.iter().map(|(name, value)| row(name, value)).collect();
     answer["stats"] = Value::Object(wanted);
+    let why = answer["not_known"].as_str().map(str::to_owned);
     print(json, &answer, |mut out| {
-        table(&mut out, &["figure", "value", ""], &[1], rows)
+        table(&mut out, &["figure", "value", ""], &[1], rows)?;
+        match &why {
+            Some(why) => writeln!(out, "Live bytes: {}", printable(why, LONGEST_TEXT)),
+            None => Ok(()),
+        }
     })
+}
+
+/// Adds what is live and what is cached on each device. The job itself does not know what is used inside PyTorch's cache.
+fn add_held(pid: u32, answer: &mut Value) {
+    let journal = dump::journal_of(pid).and_then(|(path, _)| connection::file_of(pid, &path));
+    let Some(journal) = journal.ok().and_then(|path| Journal::open(&path).ok()) else {
+        return;
+    };
+    let header = journal.header();
+    let mut settings = header.environment.iter();
+    let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
+    let caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
+    let Some(figures) = answer["stats"].as_object_mut() else {
+        return;
+    };
+    let mut not_known = None;
+    for device in 0..MAX_DEVICES as i16 {
+        let of = |figure: &str| format!("device.{device}.{figure}");
+        let number = |figure: &str| figures.get(&of(figure))?.as_u64();
+        let Some((allocated, reserved)) = number("allocated").zip(number("reserved")) else {
+            continue;
+        };
+        let held = caches.held(device, allocated, reserved);
+        let used = held.pytorch.map(|inside| inside.used);
+        for (figure, bytes) in [
+            ("live_bytes", held.live),
+            ("cached_bytes", held.cached),
+            ("used_in_pytorch_cache", used),
+        ] {
+            figures.extend(bytes.map(|bytes| (of(figure), bytes.into())));
+        }
+        not_known = not_known.or(held.not_known);
+    }
+    answer["not_known"] = not_known.into();
 }
 
 /// A figure with its value, and for bytes its size in words.

@@ -1,13 +1,18 @@
 //! Checks the limit of each device, and whether the folder of the shared accounts can be used.
 
+use std::io;
+use std::os::fd::AsRawFd;
+
+use base::locks::{Owner, WHOLE};
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
 use config::table::CONTEXT;
 use quota::Scope;
-use quota::file::{EXTENSION, SharedAccount};
+use quota::file::EXTENSION;
+use quota::glimpse::glimpse;
 
 use super::Setup;
-use super::folder::try_nearest;
+use super::folder::usable;
 use super::probe::Device;
 use super::report::Findings;
 use crate::render::format::size;
@@ -83,10 +88,15 @@ pub fn check_accounts(told: &mut Findings, setup: &mut Setup) {
     told.look_at(shown(folder));
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let alone = "Without accounts a limit holds for each process alone; VRAMSHIM_ACCOUNTS chooses another folder.";
-    let Some((_, trial)) = try_nearest(told, &absolute, alone) else {
+    let Some(existing) = usable(told, &absolute, alone) else {
         return;
     };
-    if let Some(error) = trial.no_locks {
+    let locked = tempfile::tempfile_in(existing).map(|file| {
+        let fd = file.as_raw_fd();
+        Owner::of(fd).lock(fd, WHOLE)
+    });
+    if let Ok(Err(errno)) = locked {
+        let error = io::Error::from_raw_os_error(errno);
         told.problem(format!("record locks do not work there ({error})"))
             .advise(alone);
         return;
@@ -95,13 +105,8 @@ pub fn check_accounts(told: &mut Findings, setup: &mut Setup) {
     let files = entries.map(|entry| entry.path());
     let before = told.list.len();
     for file in files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION)) {
-        let finding = match SharedAccount::open_path(&file) {
-            Ok(account) => {
-                // First the holders: looking for them takes the bytes of dead processes off the account.
-                let processes = account.holders().len();
-                let used = size(account.account().used());
-                told.ok(format!("{used} used by {processes} processes"))
-            }
+        let finding = match glimpse(&file) {
+            Ok(account) => told.ok(format!("{} used", size(account.used))),
             Err(why) => told.warning(why.to_string()).advise(
                 "The next process that needs the account replaces the file; processes that use the old one are then \
                  not counted.",

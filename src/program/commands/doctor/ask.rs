@@ -57,18 +57,18 @@ pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> C
     command.arg(COMMAND).arg(what.name());
     environment.apply(&mut command, preloads);
     command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
 }
 
 pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
     ask_by(&mut command(what, environment, preloads), limit)
 }
 
-/// As `ask`, with a command that the caller has changed.
+/// As `ask`, with a command of the caller's.
 pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut group = Group::start(command)?;
     let lines = group.child().stdout.take().map(lines_of);
     let error_text = group.child().stderr.take().map(beginning);

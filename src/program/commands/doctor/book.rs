@@ -63,7 +63,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     for (book, device) in books.devices.iter_mut().zip(&known.devices) {
         if device.limit_of_layer.is_some()
             && !device.granule_counted
-            && let Some(mapped) = book.roads.iter_mut().find(|row| row.road.road == Road::Mapped)
+            && let Some(mapped) = book.roads.iter_mut().find(|row| row.road == Road::Mapped)
             && let Verdict::Compared { taken, .. } = &mut mapped.verdict
             && *taken == Taken::Counted
         {
@@ -138,11 +138,10 @@ fn show(page: &Page) -> io::Result<()> {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let answer = &row.road;
-    let Steps { layer, ledger } = answer.steps;
-    let mut cells = vec![row.function.clone(), size(answer.bytes)];
+    let Steps { layer, ledger } = row.steps;
+    let mut cells = vec![row.function.clone(), size(row.bytes)];
     match row.verdict {
-        Verdict::NoSuchRoad => cells.extend(["-"; 4].map(str::to_owned)),
+        Verdict::NoSuchRoad { .. } => cells.extend(["-"; 4].map(str::to_owned)),
         _ => cells.extend([layer[0], ledger[0], layer[1], ledger[1]].map(difference)),
     }
     cells.push(words(row));
@@ -150,17 +149,17 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 fn words(row: &Row) -> String {
-    let Steps { layer, ledger } = row.road.steps;
+    let Steps { layer, ledger } = row.steps;
     let apart = |step: usize| size(layer[step].abs_diff(ledger[step]));
-    match row.verdict {
+    match &row.verdict {
         Verdict::NotShown => "not shown".into(),
         Verdict::Unsteady => "not known: the figures change, because others use the device".into(),
-        Verdict::NoSuchRoad => row.road.failed.as_ref().map_or_else(String::new, |(function, code)| {
-            format!(
-                "not there: {function} failed with {} ({code})",
-                names::result_name(*code)
-            )
-        }),
+        Verdict::NoSuchRoad {
+            failed: (function, code),
+        } => format!(
+            "not there: {function} failed with {} ({code})",
+            names::result_name(*code)
+        ),
         Verdict::Compared { taken, given_back } => {
             let taken = match taken {
                 Taken::Counted => "counted".to_owned(),

@@ -42,7 +42,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         End::Interrupted => return,
         _ => {
             let how = failure(&answer, &driver, limit);
-            let is_layered = layers.iter().any(|path| !environment.is_stand_in(path));
+            let is_layered = layers.iter().any(|path| !environment.is_beside(path));
             let alone = is_layered.then(|| ask(What::Driver, environment, &[], limit));
             let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
             if alone.is_some_and(|answer| answer.is_ok_and(answers)) {
@@ -121,12 +121,6 @@ fn describe(told: &mut Findings, driver: &Driver) {
     // `simgpu_truth`, too, and must be reported as a layer.
     if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
         in_place_of_the_driver(told, Path::new(&path), &elf, &driver.behind);
-    }
-    if let Some(answers) = driver.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
-        told.note("another library answers for the driver's functions")
-            .advise("The library calls it as the next layer.")
-            .of("layer")
-            .at(answers);
     }
     told.begin("device");
     if driver.devices.is_empty() {
@@ -263,12 +257,12 @@ fn describe_device(told: &mut Findings, device: &Device, layer: Option<&str>) {
 /// Says who else holds memory of the device.
 fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     let others = device.held_by_others(layer).unwrap_or(0);
-    let known: u64 = device.others.iter().map(|held| held.bytes).sum();
+    let known: u64 = device.others.iter().filter_map(|held| held.used).sum();
     if device.others.is_empty() && (device.context_bytes.is_none() || others <= device.total_memory / 50) {
         return;
     }
     let mut holders: Vec<_> = device.others.iter().collect();
-    holders.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+    holders.sort_by_key(|held| std::cmp::Reverse(held.used));
     let name = |pid: u32| match job_name_of_process(pid) {
         _ if device.host_pids || !may_use_a_device(pid) => format!("host pid {pid}, not visible here,"),
         Some(name) => format!("process {pid} {}", printable(&name, 40)),
@@ -276,7 +270,7 @@ fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     };
     let named = holders.iter().take(NAMED);
     let mut words: Vec<String> = named
-        .map(|held| format!("{} has {}", name(held.process), size(held.bytes)))
+        .map(|held| format!("{} has {}", name(held.pid), size(held.used.unwrap_or(0))))
         .collect();
     if holders.len() > NAMED {
         words.push(format!("{} processes have the rest", holders.len() - NAMED));

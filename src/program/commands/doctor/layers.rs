@@ -1,5 +1,5 @@
-//! Checks the other preloaded libraries: which functions each one hooks, which project it comes from, and whether it
-//! stands before the library.
+//! Checks the other preloaded libraries: whether each one is a layer, of which project, and whether it stands before the
+//! library.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,10 @@ use base::text::shown;
 
 use super::Setup;
 use super::report::Findings;
-use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::binary::{self, Kind};
 use crate::launch::environment::Environment;
 
 const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
-
-/// Which calls of CUDA and NVML a library takes; empty if it takes none.
-fn hooks(elf: &Binary) -> String {
-    // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
-    // count.
-    let kinds = [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")];
-    let kinds = kinds.iter().filter(|(start, _)| elf.count(start) > 0);
-    let functions = kinds.map(|(_, what)| format!("functions of {what}"));
-    let dlsym = elf.exports("dlsym").then(|| "dlsym".to_owned());
-    dlsym.into_iter().chain(functions).collect::<Vec<_>>().join(", ")
-}
 
 /// What the loader preloads, by the place that names it.
 fn preloads(environment: &Environment) -> [(&'static str, Vec<PathBuf>); 2] {
@@ -48,15 +37,13 @@ fn before_ours<'p>(environment: &Environment, paths: &'p [PathBuf]) -> Option<&'
 
 pub fn check(told: &mut Findings, setup: &mut Setup) {
     let environment = setup.environment;
-    let (mut is_hidden, mut is_behind) = (false, false);
+    let mut is_behind = false;
     let preloads = preloads(environment);
     for (place, paths) in &preloads {
         if let Some(front) = before_ours(environment, paths) {
-            is_hidden = true;
             hidden(told, environment, front, paths, place);
         }
     }
-    let mut answers_before_ours = None;
     for (place, paths) in &preloads {
         told.look_at(*place);
         for path in paths {
@@ -65,12 +52,10 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
                     told.note("the library is preloaded into every program of this machine").advise(
                         "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
                     );
-                } else if !is_behind && !is_hidden {
-                    order(told, answers_before_ours);
                 }
                 is_behind = true;
-            } else if !environment.is_stand_in(path) && layer(told, path, is_behind) {
-                answers_before_ours = answers_before_ours.or(Some(path));
+            } else if !environment.is_beside(path) {
+                layer(told, path, is_behind);
             }
         }
     }
@@ -102,15 +87,15 @@ fn hidden(told: &mut Findings, environment: &Environment, front: &Path, paths: &
     .at(place);
 }
 
-/// Tells of a preloaded library, which stands behind ours if `is_behind`. Returns true if it exports `dlsym`.
-fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
+/// Tells of a preloaded library, which stands behind ours if `is_behind`.
+fn layer(told: &mut Findings, path: &Path, is_behind: bool) {
     let shown = shown(path);
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
             told.warning(format!("{shown} is no library of this machine"))
                 .advise("The loader prints an error and goes on: remove the entry.");
-            return false;
+            return;
         }
         // The loader searches its folders for a name without a slash.
         Err(_) if !path.to_string_lossy().contains('/') => {
@@ -118,15 +103,14 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
                 format!(": {project}, {does}")
             });
             told.note(format!("{shown} is preloaded{about}"));
-            return false;
+            return;
         }
         Err(error) => {
             told.warning(format!("{shown} cannot be read: {error}"))
                 .advise("The loader prints an error and goes on without it: mount the file, or remove the entry.");
-            return false;
+            return;
         }
     };
-    let hooks = hooks(&elf);
     if elf.exports("vramshim_version") {
         told.warning(format!("{shown} is another copy of the library"))
             .advise("Two copies would count each other's memory: name only one of them.");
@@ -137,28 +121,14 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) -> bool {
             } else {
                 "The job calls it first, and it calls the library."
             });
-    } else if hooks.is_empty() {
+    } else if !elf.takes_calls() {
         told.ok(format!("{shown} is preloaded, and exports no function of CUDA"));
     } else {
         told.note(format!(
-            "{shown} is preloaded and exports {hooks}: it is a layer between job and driver"
+            "{shown} is preloaded and takes calls of CUDA: it is a layer between job and driver"
         ))
         .advise(
             "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
         );
     }
-    elf.exports("dlsym")
-}
-
-/// Tells which library answers `dlsym` first.
-fn order(told: &mut Findings, front: Option<&PathBuf>) {
-    let finding = match front {
-        None => told.ok("the library is the first that answers dlsym").at(""),
-        Some(front) => told.note(format!("{} answers dlsym before the library", shown(front))).advise(
-            "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that look \
-             for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as vramshim run \
-             does.",
-        ),
-    };
-    finding.of("order");
 }

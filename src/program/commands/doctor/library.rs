@@ -1,13 +1,13 @@
 //! Checks the library: whether it exists, fits this machine, and is loaded if it is preloaded.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use base::text::shown;
 
 use super::Setup;
-use super::ask::ask;
-use super::probe::What;
+use super::ask::ask_by;
 use super::report::Findings;
 use crate::launch::environment::Environment;
 use crate::launch::library::{check_loads, preload};
@@ -47,20 +47,17 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     }
 }
 
-/// Preloads only the library into a child process, and checks whether the child has mapped it.
+/// Preloads only the library into a child process. The loader says on standard error why it leaves a library out.
 fn why_not_loaded(environment: &Environment, path: &Path, limit: Duration) -> Option<String> {
-    let answer = match ask(What::Maps, environment, &[path.to_owned()], limit) {
+    let mut child = Command::new("/proc/self/exe");
+    environment.apply(child.arg("--version"), &[path.to_owned()]);
+    let answer = match ask_by(&mut child, limit) {
         Ok(answer) => answer,
         Err(error) => return Some(error.to_string()),
     };
-    let mapped = shown(path);
-    if answer.lines.iter().any(|line| line.ends_with(&mapped)) {
-        return None;
+    match answer.error_text.trim().lines().next() {
+        Some(line) => Some(line.to_owned()),
+        None if matches!(answer.end, End::By(status) if status.success()) => None,
+        None => Some(answer.failure("the program", "starting", limit)),
     }
-    let is_left_out = matches!(answer.end, End::By(status) if status.success());
-    Some(match answer.error_text.trim().lines().next() {
-        Some(line) => line.to_owned(),
-        None if is_left_out => "the loader left it out".to_owned(),
-        None => answer.failure("the program", "starting", limit),
-    })
 }

@@ -1,5 +1,7 @@
 //! Checks resource limits (`ulimit`) that affect a job or the library, and whether /proc is mounted.
 
+use base::file::resource_limit;
+
 use super::Setup;
 use super::report::Findings;
 use crate::render::format::size;
@@ -29,11 +31,6 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
 
 /// The soft limit; `None` if there is none.
 fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
-    // SAFETY: `limit` is a local variable that the call may write.
-    unsafe { libc::getrlimit(resource, &mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let limit = resource_limit(resource) as u64;
+    (limit != libc::RLIM_INFINITY).then_some(limit)
 }

@@ -1,16 +1,14 @@
 //! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
-//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command
-//! for a limited time; `routes`, `ways` and `bypass` report what the trial showed. `assumptions` asks the driver what the
-//! strategies assume. `forecast` reads its answers again, and says what the strategy will do here. `book` compares the
-//! books of a layer and of the library.
+//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command for a limited time.
+//! `assumptions` asks the driver what the strategies assume. `forecast` reads its answers again, and says what the strategy
+//! will do here. `book` compares the books of a layer and of the library.
 
 mod accounts;
 mod ask;
 mod assumptions;
 mod book;
-mod bypass;
 mod command;
 mod driver;
 mod folder;
@@ -20,10 +18,8 @@ mod library;
 mod machine;
 mod probe;
 mod report;
-mod routes;
 mod settings;
 mod trial;
-mod ways;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -35,7 +31,6 @@ use serde_json::{Value, json};
 use self::report::Findings;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::library::find_library;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 pub use driver::ask_driver;
@@ -45,7 +40,7 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor --for 60s -- python train.py      # also how the command's calls reach the library
+  vramshim doctor --for 60s -- python train.py      # also whether the command's calls reach the library
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
@@ -140,12 +135,12 @@ const CHECKS: [(&str, Check); 13] = [
     ("assumptions", forecast::check_stored),
     ("strategy", forecast::check),
     ("command", command::check),
-    ("trial", routes::check),
+    ("trial", trial::check),
 ];
 
 impl Doctor {
     pub fn examine(self) -> Result<(), Failure> {
-        let (environment, no_library) = self.environment()?;
+        let (environment, no_library) = self.options.environment()?;
         processes::take_charge();
         let done = if self.assumptions {
             assumptions::examine(&environment, self.timeout.unwrap_or(TIME_OF_A_QUESTION), self.json)
@@ -161,24 +156,6 @@ impl Doctor {
             Some(signal) => processes::end_by(signal),
             None => done,
         }
-    }
-
-    /// The job's environment, and why the library was not found.
-    fn environment(&self) -> Result<(Environment, Option<Failure>), Failure> {
-        let mut variables = self.options.variables()?;
-        let mut stand_ins = Vec::new();
-        if let Some((simulator, own)) = self.options.simulator()? {
-            variables.extend(own);
-            stand_ins = simulator.preloads();
-        }
-        let (library, why) = match find_library(self.options.library.as_deref()) {
-            Ok(library) => (Some(library), None),
-            Err(failure) => (None, Some(failure)),
-        };
-        if let Some(library) = &library {
-            variables.extend(self.options.for_python(library)?);
-        }
-        Ok((Environment::new(variables, library, stand_ins), why))
     }
 
     fn check_all(&self, environment: &Environment, no_library: Option<Failure>) -> Result<(), Failure> {

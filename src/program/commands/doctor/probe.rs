@@ -3,7 +3,6 @@
 //!
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
-mod nvml;
 mod roads;
 
 use std::collections::BTreeSet;
@@ -11,18 +10,15 @@ use std::ffi::{CStr, c_int, c_void};
 use std::io::Write;
 use std::path::Path;
 use std::ptr;
-use std::time::Duration;
 
 use base::cuda::DriverError;
 use base::kernel::DMA_BUF_SUPPORTED;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
+use crate::analysis::nvml::{self, Listed};
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
-use crate::failure::Failure;
-pub use nvml::Holding;
 pub use roads::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
@@ -37,10 +33,6 @@ pub struct Probe {
 pub enum What {
     /// What the driver reports about itself and its devices.
     Driver,
-    /// How many bytes each process holds on each device, repeatedly.
-    Memory,
-    /// Which files this process has mapped.
-    Maps,
     /// What the next layer and the ledger say while memory is taken and given back.
     Roads,
 }
@@ -59,9 +51,8 @@ pub struct Driver {
     pub doing: String,
     pub done: bool,
     pub load_error: Option<String>,
-    /// `path` is the file that was loaded as `libcuda.so.1`, `answers` the file that contains `cuInit`.
+    /// The file that was loaded as `libcuda.so.1`.
     pub path: Option<String>,
-    pub answers: Option<String>,
     /// The file that contains `cuMemAlloc`: the driver, or a layer.
     pub allocates: Option<String>,
     /// The file that contains `cuMemCreate`.
@@ -72,8 +63,6 @@ pub struct Driver {
     /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
-    /// The version of the driver, by NVML.
-    pub release: Option<String>,
     /// The result of `cuInit`.
     pub init: Option<i32>,
     pub devices: Vec<Device>,
@@ -88,8 +77,8 @@ pub struct Device {
     pub free_memory: Option<u64>,
     /// The size of a context according to NVML; `None` if NVML does not show this process.
     pub context_bytes: Option<u64>,
-    /// What other processes hold, according to NVML.
-    pub others: Vec<Holding>,
+    /// Other processes and their bytes, according to NVML.
+    pub others: Vec<Listed>,
     /// NVML tells pids of the host, which are not those of this pid namespace.
     pub host_pids: bool,
     /// `CU_COMPUTEMODE_*`
@@ -116,7 +105,7 @@ impl Device {
     /// The bytes in use that no context of the child takes. What a layer shows as used is its own.
     pub fn held_by_others(&self, layer: Option<&str>) -> Option<u64> {
         if layer.is_some() {
-            return Some(self.others.iter().map(|held| held.bytes).sum());
+            return Some(self.others.iter().filter_map(|held| held.used).sum());
         }
         let used = self.total_memory.saturating_sub(self.free_memory?);
         Some(used.saturating_sub(self.context_bytes.unwrap_or(0)))
@@ -124,17 +113,11 @@ impl Device {
 }
 
 impl Probe {
-    pub fn answer(self) -> Result<(), Failure> {
+    pub fn answer(self) {
         match self.what {
             What::Driver => probe_driver(),
             What::Roads => roads::probe(),
-            What::Memory => watch_memory()?,
-            What::Maps => {
-                let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
-                std::io::stdout().write_all(&maps).map_err(Failure::unwritten)?;
-            }
         }
-        Ok(())
     }
 }
 
@@ -185,7 +168,6 @@ fn probe_driver() {
 fn ask_library(library: &Library, known: &mut Driver) {
     known.path = library.path();
     known.step("dlsym");
-    known.answers = file_of(library.address(c"cuInit"));
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     known.creates = file_of(library.address(c"cuMemCreate"));
     let missing = |names: &[&CStr]| -> Vec<String> {
@@ -208,11 +190,9 @@ fn ask_library(library: &Library, known: &mut Driver) {
     known.step("cuDeviceGetCount");
     let mut count = 0;
     call!(library, cuDeviceGetCount(&mut count => *mut c_int));
-    let nvml = Nvml::open();
-    known.release = nvml.as_ref().and_then(Nvml::driver_version);
     for ordinal in 0..count {
         known.step(&format!("device {ordinal}"));
-        let device = probe_device(library, nvml.as_ref(), known, ordinal);
+        let device = probe_device(library, known, ordinal);
         known.devices.push(device);
     }
 }
@@ -241,7 +221,7 @@ const VMM_SUPPORTED: c_int = 102;
 const DESCRIPTORS_SUPPORTED: c_int = 103;
 const POOLS_SUPPORTED: c_int = 115;
 
-fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordinal: c_int) -> Device {
+fn probe_device(library: &Library, known: &mut Driver, ordinal: c_int) -> Device {
     let attribute = |which: c_int| {
         let mut value = 0;
         let result = call!(library, cuDeviceGetAttribute(&mut value => *mut c_int, which => c_int, ordinal => c_int));
@@ -264,9 +244,12 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
         dma_buf: attribute(DMA_BUF_SUPPORTED as c_int) != 0,
         ..Device::default()
     };
+    let uuid = device.uuid.clone().unwrap_or_default();
     let holdings = || {
-        let holdings = nvml.zip(device.uuid.as_ref()).map(|(nvml, uuid)| nvml.holdings(uuid));
-        holdings.unwrap_or_default()
+        let all = nvml::answer(std::slice::from_ref(&uuid));
+        let processes = all.and_then(|all| nvml::reading_of(&all, &uuid)?.processes);
+        let processes = processes.into_iter().flatten().filter(|one| one.used.is_some());
+        processes.collect::<Vec<Listed>>()
     };
     let before = holdings();
     known.step("cuDevicePrimaryCtxRetain");
@@ -280,8 +263,8 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
     device.limit_of_layer = shown.zip(of_driver).map(|((_, shown), (_, all))| (shown, all));
     device.limit_of_layer.take_if(|(shown, all)| shown >= all);
     let (us, mut holdings) = (std::process::id(), holdings());
-    let is_new = |held: &Holding| !before.iter().any(|one| one.process == held.process);
-    let ours = |held: &Holding| held.process == us && is_new(held);
+    let is_new = |held: &Listed| !before.iter().any(|one| one.pid == held.pid);
+    let ours = |held: &Listed| held.pid == us && is_new(held);
     // In another pid namespace this process is the one that appeared, if no other did.
     let new = holdings.iter().filter(|held| is_new(held)).count();
     device.host_pids = !holdings.is_empty() && !holdings.iter().any(ours);
@@ -289,7 +272,7 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, ordi
         .iter()
         .position(|held| ours(held) || device.host_pids && new == 1 && is_new(held))
     {
-        device.context_bytes = Some(holdings.remove(own).bytes);
+        device.context_bytes = holdings.remove(own).used;
     }
     device.others = holdings;
     if device.vmm {
@@ -394,18 +377,4 @@ fn map_granule(library: &Library, device: &mut Device) -> Result<(), Failed> {
     });
     call!(library, cuMemAddressFree(address => u64, 2 * size => usize));
     done
-}
-
-/// The time between two readings of `watch_memory`.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Writes a line with the bytes of all processes every `MEMORY_INTERVAL`, until this process is killed.
-fn watch_memory() -> Result<(), Failure> {
-    let nvml = Nvml::open().ok_or_else(|| Failure::failed("libnvidia-ml.so.1 cannot be used"))?;
-    let uuids = nvml.uuids();
-    loop {
-        let holdings: Vec<Holding> = uuids.iter().flat_map(|uuid| nvml.holdings(uuid)).collect();
-        tell(&holdings);
-        std::thread::sleep(MEMORY_INTERVAL);
-    }
 }

@@ -117,18 +117,11 @@ fn bypasses(told: &mut Findings, environment: &Environment, strategy: Strategy) 
 }
 
 fn pytorch(told: &mut Findings, environment: &Environment) {
-    let [old, new] = PYTORCH.map(|variable| environment.text(variable));
-    if let (Some(old), Some(new)) = (&old, &new)
-        && old != new
-    {
-        told.warning(format!(
-            "PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"
-        ))
-        .advise("Which of them PyTorch reads depends on its version: set only one.")
-        .at("PYTORCH_ALLOC_CONF");
-    }
-    for (variable, value) in PYTORCH.into_iter().zip([old, new]) {
-        if let Some(value) = value.filter(|_| is_pytorchs_allocator(environment)) {
+    for variable in PYTORCH {
+        if let Some(value) = environment
+            .text(variable)
+            .filter(|_| is_pytorchs_allocator(environment))
+        {
             told.note(format!(
                 "{variable}={value} has no effect, because the library is PyTorch's allocator"
             ))

@@ -1,261 +1,204 @@
-//! Runs the command for a limited time under the library, with journals in a temporary folder. Meanwhile it notes which
-//! files the command's processes map, and how many bytes NVML reports for each process.
+//! Runs the command for a limited time under the library, with journals in a temporary folder. Says how it ended, and which
+//! of its processes the library does not see. What is beyond the ledger of a job is told by `reconcile`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsString;
-use std::io::{self, Read};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
-use base::layers::known;
-use journal::format::EXTENSION;
-use serde::Serialize;
+use base::api::Class;
+use base::process::job_name_of_process;
+use config::table;
+use serde_json::{Value, json};
 
-use super::ask;
-use super::probe::{Holding, What};
-use super::ways::Ways;
+use super::Setup;
+use super::report::{Findings, Severity};
 use crate::analysis::job::Job;
+use crate::journals::in_folder;
 use crate::launch::environment::Environment;
-use crate::launch::processes::{End, Group, lines_of};
-use crate::render::format::printable;
+use crate::launch::processes::{End, Group};
+use crate::render::format::{count, duration, printable, times};
+use crate::render::verdict_lines::verdict;
+use crate::say::say;
 
-/// How many bytes are kept of the end of the command's output.
-const KEPT_BYTES: usize = 4 << 10;
 /// The largest size of a journal in the temporary folder.
 const JOURNAL_MAX: &str = "1GiB";
-
-/// The files that a process had mapped, and the memory that it held.
-#[derive(Debug, Default, Serialize)]
-pub struct Seen {
-    #[serde(skip)]
-    command: String,
-    /// At some time it had mapped a driver but not the library.
-    #[serde(skip)]
-    pub bare: bool,
-    pub drivers: BTreeSet<String>,
-    /// A driver file that was mapped more than once at the same time.
-    #[serde(skip)]
-    pub copied: Option<String>,
-    pub runtimes: BTreeSet<String>,
-    pub layers: BTreeSet<String>,
-    /// The most bytes that NVML reported for the process, by the device's UUID.
-    pub held: BTreeMap<String, u64>,
-}
+/// The most processes that get a row of their own. The JSON lists all processes.
+const MOST_PROCESSES: usize = 8;
 
 /// A process of the command.
-#[derive(Serialize)]
-pub struct Process {
-    pub pid: u32,
-    pub command: String,
-    /// Whether it wrote a journal.
-    journal: bool,
-    #[serde(skip)]
-    pub job: Option<Job>,
-    #[serde(flatten)]
-    pub ways: Option<Ways>,
-    #[serde(flatten)]
-    pub seen: Seen,
+#[derive(Default)]
+struct Process {
+    pid: u32,
+    command: String,
+    /// It had mapped a driver at some time, and at some time without the library.
+    has_driver: bool,
+    is_bare: bool,
+    /// Its journal, if it wrote one.
+    job: Option<Job>,
 }
 
 impl Process {
-    fn new(pid: u32, job: Option<Job>, seen: Seen) -> Process {
-        Process {
-            pid,
-            command: job
-                .as_ref()
-                .map_or_else(|| seen.command.clone(), |job| job.header.command_line.join(" ")),
-            journal: job.is_some(),
-            ways: job.as_ref().map(Ways::in_journal),
-            job,
-            seen,
-        }
-    }
-
     /// The text by which a finding names the process.
-    pub fn place(&self) -> String {
+    fn place(&self) -> String {
         format!("process {}: {}", self.pid, printable(&self.command, 80))
     }
-}
 
-#[derive(Serialize)]
-pub struct Trial {
-    exit_status: Option<i32>,
-    signal: Option<i32>,
-    /// How the command ended, if it ended by itself.
-    #[serde(skip)]
-    pub ended: Option<ExitStatus>,
-    /// Those with a journal come first.
-    pub processes: Vec<Process>,
-    /// Messages about journals that cannot be read.
-    #[serde(skip)]
-    pub unreadable: Vec<String>,
-    /// The last line on standard error, or else on standard output.
-    #[serde(skip)]
-    pub last_line_written: Option<String>,
-}
+    /// Its requests for memory, and frees, that reached the library; `None` without a journal.
+    fn calls(&self) -> Option<u64> {
+        let apis = self.job.as_ref()?.ledger.apis.values();
+        Some(apis.map(|totals| totals.calls).sum())
+    }
 
-impl Trial {
-    /// The processes with a journal.
-    pub fn jobs(&self) -> impl Iterator<Item = (&Process, &Job)> {
-        let processes = self.processes.iter();
-        processes.filter_map(|process| Some((process, process.job.as_ref()?)))
+    fn as_json(&self) -> Value {
+        json!({ "pid": self.pid, "command": self.command, "journal": self.job.is_some(), "calls": self.calls() })
     }
 }
 
-pub fn run(environment: &Environment, command: &[OsString], moment: Duration) -> io::Result<Option<Trial>> {
-    let folder = tempfile::Builder::new().prefix("vramshim-doctor-").tempdir()?;
-    let journals = folder.path().join("journals");
-    let mut start = Command::new(&command[0]);
-    start.args(&command[1..]);
+pub fn check(told: &mut Findings, setup: &mut Setup) {
+    if setup.command.is_empty() || !setup.is_usable {
+        return;
+    }
+    let moment = duration(setup.moment.as_nanos() as u64);
+    if io::stderr().is_terminal() {
+        say!("running the command for up to {moment}");
+    }
+    let folder = tempfile::Builder::new().prefix("vramshim-doctor-").tempdir();
+    let (status, mut processes) = match folder.and_then(|folder| run(setup, folder.path())) {
+        Ok((End::Interrupted, _)) => return,
+        Ok((End::By(status), processes)) => (Some(status), processes),
+        Ok((End::TooLong, processes)) => (None, processes),
+        Err(why) => {
+            told.problem(format!("it cannot be tried: {why}"));
+            return;
+        }
+    };
+    // Those with a journal come first, in the order of their starts.
+    processes.sort_by_key(|process| process.job.as_ref().map_or(u64::MAX, |job| job.header.wall_start_ns));
+    ended(told, status, &moment);
+    for process in &processes {
+        told.look_at(process.place());
+        if let Some(job) = process.job.as_ref().filter(|job| job.finding().fatal)
+            && let Some(why) = verdict(job).first().map(ToString::to_string)
+        {
+            told.note(why)
+                .advise("vramshim run keeps the journal, and vramshim why then says what to do.");
+        }
+    }
+    told.begin("routes");
+    let reached = || processes.iter().filter_map(|process| Some((process, process.calls()?)));
+    for (process, calls) in reached().take(MOST_PROCESSES) {
+        told.ok(format!("{} calls for memory reached the library", count(calls)))
+            .at(process.place());
+    }
+    let before = told.list.len();
+    told.begin("bypass");
+    for process in &processes {
+        told.look_at(process.place());
+        unseen(told, process);
+    }
+    told.look_at("");
+    if reached().next().is_none() && told.list.len() == before {
+        told.note("the command did not load the driver in this time")
+            .advise("Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.")
+            .of("routes");
+    }
+    setup.trial = json!({
+        "exit_status": status.and_then(|status| status.code()),
+        "signal": status.and_then(|status| status.signal()),
+        "processes": processes.iter().map(Process::as_json).collect::<Vec<Value>>(),
+    });
+}
+
+/// Runs the command with its journals in `folder`. Its messages go to standard error, its output nowhere.
+fn run(setup: &Setup, folder: &Path) -> io::Result<(End, Vec<Process>)> {
+    let environment = setup.environment;
+    let mut start = Command::new(&setup.command[0]);
+    start.args(&setup.command[1..]);
     environment.apply(&mut start, &environment.preloads());
     start
-        .env("VRAMSHIM_DIR", &journals)
-        .env("VRAMSHIM_JOURNAL_MAX", JOURNAL_MAX);
-    start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-
-    let memory = Memory::watch(environment);
+        .env(table::DIRECTORY.name, folder)
+        .env(table::JOURNAL_MAX.name, JOURNAL_MAX)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let mut group = Group::start(&mut start)?;
-    let output = group.child().stdout.take().map(drain);
-    let errors = group.child().stderr.take().map(drain);
-
-    let mut seen: BTreeMap<u32, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<u32, Process> = BTreeMap::new();
     seen.entry(group.child().id()).or_default();
-    let end = group.wait(moment, |group| {
+    let end = group.wait(setup.moment, |group| {
         for (process, _) in group.family() {
             look_at(process, environment, seen.entry(process).or_default());
         }
     })?;
-    let all_ended = group.end();
-    let tails = [errors, output].map(|tail| ask::received(&tail?, all_ended).pop());
-    let ended = match end {
-        End::By(status) => Some(status),
-        End::TooLong => None,
-        End::Interrupted => return Ok(None),
-    };
-    if let Some(memory) = memory {
-        memory.note(&mut seen);
-    }
-    let (jobs, unreadable) = load(&journals);
-    let jobs = jobs.into_iter().map(|job| {
-        let pid = job.header.pid;
-        Process::new(pid, Some(job), seen.remove(&pid).unwrap_or_default())
-    });
-    let mut processes: Vec<Process> = jobs.collect();
-    processes.extend(seen.into_iter().map(|(pid, seen)| Process::new(pid, None, seen)));
-    Ok(Some(Trial {
-        exit_status: ended.and_then(|status| status.code()),
-        signal: ended.and_then(|status| status.signal()),
-        ended,
-        processes,
-        unreadable,
-        last_line_written: tails.iter().flatten().find_map(|tail| last_line(tail)),
-    }))
-}
-
-/// Starts a thread that sends the last bytes of a pipe.
-fn drain(mut pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
-    let (send, last) = mpsc::channel();
-    thread::spawn(move || {
-        let mut tail = VecDeque::new();
-        let mut buffer = [0u8; 8192];
-        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            tail.extend(&buffer[..count]);
-            let beyond = tail.len().saturating_sub(KEPT_BYTES);
-            tail.drain(..beyond);
-        }
-        let _ = send.send(tail.into());
-    });
-    last
-}
-
-fn last_line(tail: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(tail);
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
-    line.map(|line| line.trim().to_owned())
-}
-
-/// Notes the files that the process has mapped now, and its command line.
-fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
-    let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
-        return;
-    };
-    // How often the beginning of each driver's file is mapped.
-    let mut drivers: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut has_library = false;
-    for line in maps.lines() {
-        let Some(at) = line.find('/') else { continue };
-        let path = line[at..].trim_end_matches(" (deleted)");
-        let name = path.rsplit('/').next().unwrap_or_default();
-        if name.starts_with("libcuda.so") {
-            let offset = line.split_ascii_whitespace().nth(2).unwrap_or_default();
-            *drivers.entry(path).or_default() += u32::from(offset.bytes().all(|byte| byte == b'0'));
-        } else if name.starts_with("libcudart.so") {
-            seen.runtimes.insert(path.to_owned());
-        }
-        if environment.library.as_deref() == Some(Path::new(path)) {
-            has_library = true;
-        } else if known(path).is_some() {
-            seen.layers.insert(path.to_owned());
-        }
-    }
-    let copied = drivers.iter().find(|(_, times)| **times > 1);
-    seen.copied = copied.map(|(path, _)| (*path).to_owned()).or(seen.copied.take());
-    seen.bare |= !drivers.is_empty() && !has_library;
-    seen.drivers.extend(drivers.into_keys().map(str::to_owned));
-    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let line = String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned();
-    if !line.is_empty() {
-        seen.command = line;
-    }
-}
-
-/// A child process that asks NVML repeatedly.
-struct Memory {
-    group: Group,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Memory {
-    fn watch(environment: &Environment) -> Option<Memory> {
-        let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
-        let lines = lines_of(group.child().stdout.take()?);
-        // The child's standard error is not read. It stays too short to fill the pipe.
-        Some(Memory { group, lines })
-    }
-
-    /// Ends the child, and adds its figures to the processes of the command.
-    fn note(mut self, seen: &mut BTreeMap<u32, Seen>) {
-        let all_ended = self.group.end();
-        for line in ask::received(&self.lines, all_ended) {
-            let holdings: Vec<Holding> = serde_json::from_str(&line).unwrap_or_default();
-            for held in holdings {
-                if let Some(seen) = seen.get_mut(&held.process) {
-                    let most = seen.held.entry(held.uuid).or_default();
-                    *most = held.bytes.max(*most);
-                }
-            }
-        }
-    }
-}
-
-fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
-    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != EXTENSION) {
-            continue;
-        }
+    group.end();
+    for path in in_folder(folder)? {
         match Job::load(&path, |_, _| {}) {
-            Ok(job) => jobs.push(job),
+            Ok(job) => {
+                let process = seen.entry(job.header.pid).or_default();
+                (process.command, process.job) = (job.header.command_line.join(" "), Some(job));
+            }
             // The process was ended before it had written the header.
             Err(error) if error.is_too_early() => {}
-            Err(error) => unreadable.push(error.to_string()),
+            Err(error) => return Err(io::Error::other(error.to_string())),
         }
     }
-    jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
-    (jobs, unreadable)
+    let processes = seen.into_iter().map(|(pid, process)| Process { pid, ..process });
+    Ok((end, processes.collect()))
+}
+
+/// Notes whether the process has mapped a driver and the library now, and its name.
+fn look_at(process: u32, environment: &Environment, seen: &mut Process) {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let paths = || maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let has_driver = paths().any(|path| path.contains("/libcuda.so"));
+    let has_library = paths().any(|path| environment.library.as_deref() == Some(Path::new(path)));
+    seen.has_driver |= has_driver;
+    seen.is_bare |= has_driver && !has_library;
+    if let Some(name) = job_name_of_process(process) {
+        seen.command = name;
+    }
+}
+
+/// How the command ended; `None` if its time was over.
+fn ended(told: &mut Findings, status: Option<ExitStatus>, moment: &str) {
+    match status.map(|status| (status, status.code(), status.signal())) {
+        None => told.ok(format!("ran for {moment} and was ended")),
+        Some((_, Some(0), _)) => told.ok("ran to its end (exit 0)"),
+        Some((_, Some(code), _)) => told
+            .warning(format!("it failed (exit {code})"))
+            .advise("Its messages are on standard error. Run it by itself to see its output."),
+        Some((_, None, Some(signal))) => told
+            .problem(format!("it died of signal {signal}"))
+            .advise("Run it without the library; if it works then, report a bug of vramshim."),
+        Some((status, None, None)) => told.warning(format!("it failed ({status})")),
+    };
+}
+
+/// Checks whether a process used the driver past the library.
+fn unseen(told: &mut Findings, process: &Process) {
+    match &process.job {
+        None if process.is_bare => told.warning("loaded the driver, and the library is not in it").advise(
+            "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the program \
+                 is static or setuid: pass LD_PRELOAD on, or start it with vramshim run itself.",
+        ),
+        None if process.has_driver => told
+            .note("loaded the driver and the library, but did not ask the library for memory")
+            .advise("If nvidia-smi shows memory of it, it found the driver's functions by a way of its own."),
+        Some(job) if job.header.unknown_frees > 0 => {
+            let mut devices = job.ledger.devices.values();
+            // Memory of a graph may be freed by an ordinary free.
+            let severity = if devices.any(|device| device.classes.contains_key(&Class::Graph.number())) {
+                Severity::Note
+            } else {
+                Severity::Warning
+            };
+            let times = times(job.header.unknown_frees);
+            let found = format!("memory that was not allocated through the library was freed through it, {times}");
+            told.tell(severity, found).advise(
+                "Memory of a CUDA graph may be freed like this. Else something allocates past the library: a library with a \
+                 copy of the driver's addresses from before, or one that reads ELF tables. That memory is not counted.",
+            )
+        }
+        _ => return,
+    };
 }

@@ -83,20 +83,27 @@ fn rows(device: &Device) -> Vec<Vec<String>> {
 }
 
 /// The rows of one process: the bytes of the ledger, and the parts of the difference to NVML. A row with 0 bytes is
-/// left out, unless it is requested or unknown.
+/// left out, unless it is live or unknown.
 fn process_rows(process: &Process) -> Vec<Vec<String>> {
     let Process {
         pid,
         job,
         balance,
+        held,
         differences,
         context,
         nvml_used,
         ..
     } = process;
     let who = format!("{pid} {}", printable(job, 24));
-    let rounded = minus(balance.allocated, balance.requested);
-    let pools = minus(balance.recorded, balance.allocated).saturating_sub_unsigned(balance.free_inside);
+    let by = ["ledger", "ledger, and PyTorch of its cache"][usize::from(held.pytorch.is_some())];
+    let holds = match (held.live, held.cached) {
+        (Some(live), Some(cached)) => [("live", live as i64, by), ("cached", cached as i64, by)],
+        _ => {
+            let why = held.not_known.as_deref().unwrap_or_default();
+            [("live or cached", held.reserved as i64, why), ("cached", 0, "")]
+        }
+    };
     // The process itself knew of more or less when it was measured.
     let unrecorded = minus(balance.reserved, balance.recorded);
     let basis = match context.map(|context| context.basis) {
@@ -115,10 +122,6 @@ fn process_rows(process: &Process) -> Vec<Vec<String>> {
         _ => "",
     };
     let parts = [
-        ("requested", balance.requested as i64, "ledger"),
-        ("rounding of requests", rounded, "ledger"),
-        ("free inside segments", balance.free_inside as i64, "ledger"),
-        ("driver's pools, padding", pools, "ledger"),
         ("in no record", unrecorded, "the measurement, less the records"),
         (what, differences.context as i64, basis),
         ("driver's rounding", differences.rounding as i64, "addresses, at most"),
@@ -127,8 +130,8 @@ fn process_rows(process: &Process) -> Vec<Vec<String>> {
         ("unknown", differences.unknown, unknown),
     ];
     let mut rows = Vec::new();
-    for (what, bytes, known) in parts {
-        if bytes != 0 || matches!(what, "requested" | "unknown") {
+    for (what, bytes, known) in holds.into_iter().chain(parts) {
+        if bytes != 0 || matches!(what, "live" | "unknown") {
             rows.push(row("", what, difference(bytes), known));
         }
     }

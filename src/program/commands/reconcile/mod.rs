@@ -127,7 +127,7 @@ fn id(what: &std::path::Path) -> Option<u32> {
 /// Compares all targets. Returns the sorted devices, and whether a journal could not be read. Such a journal is named; if
 /// there is no other, the comparison fails.
 fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
-    let (mut devices, problems) = side_by_side::look(targets, &load);
+    let (mut devices, problems) = side_by_side::look(targets, &|path| load(&running::path_of(path)));
     devices.sort_by(|one, other| (&one.uuid, one.at).cmp(&(&other.uuid, other.at)));
     let (early, problems): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_too_early());
     if !targets.is_empty() && problems.len() + early.len() == targets.len() {

@@ -60,6 +60,7 @@ fn process(process: &Process) -> Value {
         "pid": process.pid,
         "job": process.job,
         "ledger": process.balance,
+        "held": process.held,
         "nvml_used": process.nvml_used,
         "driver": process.driver.map(|(total, free)| json!({ "total": total, "free": free })),
         "context_basis": process.context.map(|context| context.basis.name()),

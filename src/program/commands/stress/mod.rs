@@ -87,6 +87,12 @@ pub struct Stress {
     timeout: Duration,
 }
 
+/// The version of NVIDIA's driver, by its kernel module.
+fn driver_release() -> Option<String> {
+    let version = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(version.trim().to_owned())
+}
+
 /// The text of an error is for clap, which names option and value.
 fn strategy(text: &str) -> Result<Strategy, String> {
     Strategy::parse(text.trim()).ok_or_else(|| format!("no strategy; accepted: {}", Strategy::accepted()))
@@ -154,7 +160,7 @@ impl Stress {
             seed: self.seed,
             passed: all_passed && processes::interrupted().is_none(),
             cuda_version: driver.version.unwrap_or(0),
-            driver: driver.release,
+            driver: driver_release(),
             devices,
             against: None,
         })

@@ -57,6 +57,14 @@ impl Cell {
         Cell::number(bytes.map(|bytes| bytes as f64), |bytes| format::size(bytes as u64))
     }
 
+    /// Bytes that can be not known.
+    pub fn known(bytes: Option<u64>) -> Cell {
+        match bytes {
+            None => Cell::text("not known"),
+            bytes => Cell::bytes(bytes),
+        }
+    }
+
     pub fn count(count: Option<u64>) -> Cell {
         Cell::number(count.map(|count| count as f64), |count| format::count(count as u64))
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::columns::{Cell, Column};
 use super::machine::Machine;
+use crate::analysis::figures::positive;
 use crate::analysis::host::HostId;
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{Listed, Seen};
@@ -23,7 +24,7 @@ pub const COLUMNS: [Column; 8] = [
     Column::text("device", 0),
     Column::text("uuid", 1),
     Column::number("processes", 2),
-    Column::number("allocated", 3),
+    Column::number("live", 3),
     Column::number("reserved", 0),
     Column::number("used", 0),
     Column::number("total", 0),
@@ -44,6 +45,8 @@ pub struct DeviceRow {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
+    /// `None` if it is not known of a process (`Held`).
+    pub live: Option<u64>,
     /// Processes under the library.
     pub processes: u64,
     /// Bytes in use by all processes, as NVML says.
@@ -62,31 +65,33 @@ enum DeviceId {
 pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     let mut devices: BTreeMap<(HostId, DeviceId), DeviceRow> = BTreeMap::new();
     for (id, watched) in machine.processes() {
-        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
-        // end.
+        // The memory of an ended process is free again. Figures are left out until the journal has been read to
+        // the end.
         if watched.state() != State::Running || !watched.is_read() {
             continue;
         }
-        let (job, host) = (&watched.job, machine.host(id));
-        for (ordinal, entry, ledger) in job.devices() {
+        let host = machine.host(id);
+        for (ordinal, entry) in watched.devices() {
             let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
             let device = match &uuid {
                 Some(uuid) => DeviceId::Uuid(uuid.clone()),
-                None => DeviceId::Number(job.header.host.clone(), ordinal),
+                None => DeviceId::Number(watched.header().host.clone(), ordinal),
             };
             let row = devices.entry((host.id(), device)).or_insert_with(|| DeviceRow {
                 uuid,
                 name: entry.map(|entry| entry.name.clone()),
                 simulator: host.name(),
                 total_memory: entry.map(|entry| entry.total_memory),
+                live: Some(0),
                 ..DeviceRow::default()
             });
             row.processes += 1;
-            if let Some(all) = ledger.map(|ledger| &ledger.all) {
-                row.requested = row.requested.saturating_add(all.requested.current);
-                row.allocated = row.allocated.saturating_add(all.allocated.current);
-                row.reserved = row.reserved.saturating_add(all.reserved.current);
-            }
+            let (held, requested) = (watched.held(ordinal), watched.figures.levels(ordinal).requested);
+            row.requested = row.requested.saturating_add(positive(requested));
+            row.allocated = row.allocated.saturating_add(held.allocated);
+            row.reserved = row.reserved.saturating_add(held.reserved);
+            let both = row.live.zip(held.live);
+            row.live = both.map(|(live, more)| live.saturating_add(more));
         }
     }
     for (host, asked) in machine.asked() {
@@ -100,6 +105,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 uuid: Some(seen.uuid.clone()),
                 name: Some(seen.name.clone()),
                 simulator: asked.simulator.clone(),
+                live: Some(0),
                 ..DeviceRow::default()
             });
             (row.number, row.busy_percent) = (seen.number, seen.busy_percent);
@@ -123,7 +129,7 @@ impl DeviceRow {
             Cell::text(printable(self.name.as_deref().unwrap_or("device"), 30)),
             Cell::text(self.uuid.as_deref().unwrap_or("-")),
             Cell::count(Some(self.processes)),
-            Cell::bytes(Some(self.allocated)),
+            Cell::known(self.live),
             Cell::bytes(Some(self.reserved)),
             Cell::bytes(self.used),
             Cell::bytes(self.total_memory.filter(|total| *total > 0)),
@@ -218,13 +224,10 @@ pub fn others(machine: &Machine) -> Vec<Other> {
 fn members(machine: &Machine, host: &HostId, uuid: &str) -> Vec<(u32, bool)> {
     let mut members = Vec::new();
     for (_, watched) in machine.processes().filter(|(id, _)| machine.host(*id).id() == *host) {
-        for (_, entry, ledger) in watched.job.devices() {
+        for (ordinal, entry) in watched.devices() {
             if entry.and_then(|entry| device_uuid(&entry.uuid)).as_deref() == Some(uuid) {
                 let runs = watched.state() == State::Running;
-                members.push((
-                    watched.pid,
-                    runs && ledger.is_some_and(|ledger| ledger.all.reserved.current > 0),
-                ));
+                members.push((watched.pid, runs && watched.figures.levels(ordinal).reserved > 0));
             }
         }
     }
@@ -257,7 +260,7 @@ pub fn sample() -> DeviceRow {
         name: Some("Simulated GPU".to_owned()),
         simulator: Some("pid 4711".to_owned()),
         total_memory: Some(80 << 30),
-        allocated: 1 << 30,
+        live: Some(1 << 30),
         reserved: 2 << 30,
         processes: 3,
         used: Some(3 << 30),

@@ -2,11 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use journal::reader::Device;
 use serde_json::{Value, json};
 
 use super::machine::Machine;
 use super::{devices, events};
-use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::figures::positive;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
@@ -34,12 +35,9 @@ pub fn page(machine: &mut Machine) -> Value {
 }
 
 fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
-    let empty = DeviceLedger::default();
-    let job = &watched.job;
-    let host = machine.host(id);
-    let device = |(ordinal, entry, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
-        let ledger = ledger.unwrap_or(&empty);
-        let (all, free) = (&ledger.all, ledger.free());
+    let (host, header) = (machine.host(id), watched.header());
+    let device = |(ordinal, entry): (i16, Option<&Device>)| {
+        let (levels, figures) = (watched.figures.levels(ordinal), watched.figures.devices.get(&ordinal));
         let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
         let by_nvml = |uuid: &String| devices::bytes_of(machine, &host.id(), uuid, watched.pid);
         json!({
@@ -47,28 +45,26 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
             "nvml_bytes": uuid.as_ref().and_then(by_nvml),
             "uuid": uuid,
             "simulator": host.name(),
-            "requested": all.requested.current,
-            "allocated": all.allocated.current,
-            "reserved": all.reserved.current,
+            "requested": positive(levels.requested),
+            "allocated": positive(levels.allocated),
+            "reserved": positive(levels.reserved),
+            "held": watched.held(ordinal),
             "limit": entry.and_then(|entry| entry.limit),
-            "free_inside": free.bytes,
-            "largest_free_block": free.largest,
-            "utilisation": all.utilisation(),
-            "live": all.live,
-            "failures": ledger.failures,
-            "reclaims": ledger.reclaims,
-            "allocations": all.count,
-            "frees": all.count.saturating_sub(all.live),
+            "live": positive(levels.live),
+            "failures": figures.map_or(0, |figures| figures.counts.failed()),
+            "reclaims": figures.map(|figures| figures.reclaims).unwrap_or_default(),
+            "allocations": positive(levels.made),
+            "frees": positive(levels.made - levels.live),
         })
     };
     json!({
         "pid": watched.pid,
-        "host": job.header.host,
-        "job": job.header.job,
-        "strategy": job.header.strategy,
-        "command": job.header.command_line.join(" "),
-        "events_lost": job.lost,
-        "host_memory": host_memory::as_json(&job.ledger.host),
-        "devices": job.devices().into_iter().map(device).collect::<Vec<Value>>(),
+        "host": header.host,
+        "job": header.job,
+        "strategy": header.strategy,
+        "command": header.command_line.join(" "),
+        "events_lost": watched.lost(),
+        "host_memory": host_memory::as_json(&watched.figures.host),
+        "devices": watched.devices().into_iter().map(device).collect::<Vec<Value>>(),
     })
 }

@@ -260,24 +260,22 @@ impl Machine {
             Ok(done) => !done,
             Err(error) => {
                 self.problems.insert(printable(&error.to_string(), 400));
-                self.passed_over.insert((watched.job.path.clone(), id));
+                self.passed_over.insert((watched.path.clone(), id));
                 self.watched.remove(&id);
                 false
             }
         }
     }
 
-    /// Ends the reading of all journals, and removes processes that have ended.
+    /// Removes processes that have ended.
     pub fn finish(&mut self) {
-        self.watched.values_mut().for_each(|(watched, _)| watched.finish());
         self.watched.retain(|_, (watched, _)| watched.state() == State::Running);
         self.note_events();
     }
 
-    /// Computes the rates since the last call, and forgets processes that ended a while ago.
+    /// Forgets processes that ended a while ago.
     pub fn refresh(&mut self) {
         let now = Instant::now();
-        self.watched.values_mut().for_each(|(watched, _)| watched.count(now));
         self.note_events();
         self.watched
             .retain(|_, (watched, _)| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));
@@ -286,7 +284,7 @@ impl Machine {
     fn note_events(&mut self) {
         let mut new = Vec::new();
         for (watched, _) in self.watched.values_mut() {
-            let (pid, job) = (watched.pid, watched.job.title());
+            let (pid, job) = (watched.pid, watched.title());
             let happened = watched.take_happenings().into_iter();
             new.extend(happened.map(|happening| Event {
                 pid,
@@ -310,7 +308,7 @@ impl Machine {
             let (_, uuids) = questions
                 .entry(host.id())
                 .or_insert_with(|| (host.clone(), BTreeSet::new()));
-            let devices = watched.job.header.devices.iter();
+            let devices = watched.header().devices.iter();
             uuids.extend(devices.filter_map(|device| device_uuid(&device.uuid)));
         }
         questions

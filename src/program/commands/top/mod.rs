@@ -42,8 +42,9 @@ A process is seen through its journal, from its first use of CUDA on; processes 
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
 and whose journal is turned off or cannot be read. Devices are identified by UUID, so processes that number a device \
 differently are added up; each simulated GPU is a device of its own. NVML says the bytes in use (used, nvml), and how much of \
-the time kernels run (busy). allocs/s is per second since the last update, host is the resident memory of the process as its \
-journal last said, and utilisation is peak allocated / peak reserved. JSON has every figure of a device of a process.
+the time kernels run (busy). host is the resident memory of the process as its \
+journal last said. live is what the job has in use, and cached what is obtained and free, as in PyTorch's cache. Of other \
+frameworks' caches it is not known what is used inside: live is then at most the figure. JSON has every figure of a device of a process.
 
 On a terminal that cannot draw (TERM=dumb) a table is printed at each update. NO_COLOR turns colours and bold type off.
 

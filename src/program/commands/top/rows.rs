@@ -1,29 +1,28 @@
 //! The rows of the table of processes: a row for each device of a process. Processes that are not under the library follow.
 
+use std::collections::BTreeSet;
+
 use journal::reader::Device;
 
 use super::columns::{Cell, Column};
 use super::devices::{self, Other};
 use super::machine::Machine;
-use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
-use crate::render::format::{ended, percent, printable};
+use crate::render::format::{ended, printable, size};
 
 /// The columns. The table can be sorted by each.
-pub const COLUMNS: [Column; 14] = [
+pub const COLUMNS: [Column; 12] = [
     Column::number("pid", 0),
     Column::text("job", 10),
     Column::text("strategy", 2),
     Column::number("dev", 11),
-    Column::number("allocated", 0),
+    Column::number("live", 0),
+    Column::number("cached", 3),
     Column::number("reserved", 0),
     Column::number("limit", 5),
     Column::number("nvml", 7),
-    Column::number("utilis.", 6),
-    Column::number("largest free", 3),
-    Column::number("allocs/s", 4),
     Column::number("failures", 8),
     Column::number("host", 1),
     Column::text("state", 9),
@@ -31,11 +30,11 @@ pub const COLUMNS: [Column; 14] = [
 pub const PID: usize = 0;
 const JOB: usize = 1;
 const DEVICE: usize = 3;
-pub const RESERVED: usize = 5;
-const NVML: usize = 7;
-/// What happened between two updates.
-pub const ALLOCATIONS: usize = 10;
-const STATE: usize = 13;
+pub const RESERVED: usize = 6;
+const NVML: usize = 8;
+#[cfg(test)]
+const FAILURES: usize = 9;
+const STATE: usize = 11;
 
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
@@ -58,6 +57,17 @@ pub fn all(machine: &Machine) -> Vec<Row> {
         .flat_map(|(id, watched)| rows_of(machine, id, watched));
     ours.chain(devices::others(machine).into_iter().map(row_of_other))
         .collect()
+}
+
+/// Why the live bytes of a process are not known, by process id.
+pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
+    let read = machine.processes().filter(|(_, watched)| watched.is_read());
+    let why = |watched: &Watched| {
+        let devices = watched.devices().into_iter();
+        let why = devices.filter_map(|(device, _)| watched.held(device).not_known).next();
+        why.map(|why| (watched.pid, why))
+    };
+    read.filter_map(|(_, watched)| why(watched)).collect()
 }
 
 fn row_of_other(other: Other) -> Row {
@@ -83,35 +93,31 @@ fn row_of_other(other: Other) -> Row {
 }
 
 fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
-    let job = &watched.job;
     let host = machine.host(id).id();
-    let row = |device: Option<i16>, entry: Option<&Device>, ledger: Option<&DeviceLedger>| {
+    let row = |device: Option<i16>, entry: Option<&Device>| {
         let is_read = watched.is_read();
-        let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
-        // Figures are not known until the journal has been read to its end.
-        let known = |figure: u64| is_read.then_some(figure);
-        let failures = ledger.map_or(0, |ledger| ledger.failures);
+        let held = device.filter(|_| is_read).map(|device| watched.held(device));
+        let figures = device.and_then(|device| watched.figures.devices.get(&device));
+        let failures = figures.map_or(0, |figures| figures.counts.failed());
         let nvml = entry
             .and_then(|entry| device_uuid(&entry.uuid))
             .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid));
-        let utilisation = all.utilisation().filter(|_| is_read);
-        let rate = device.and_then(|device| watched.rates.get(&device).copied());
         let cells = vec![
             whole(Some(watched.pid)),
-            Cell::text(printable(&job.title(), 24)),
-            Cell::text(printable(&job.header.strategy, 16)),
+            Cell::text(printable(&watched.title(), 24)),
+            Cell::text(printable(&watched.header().strategy, 16)),
             whole(device),
-            Cell::bytes(known(all.allocated.current)),
-            Cell::bytes(known(all.reserved.current)),
+            Cell::number(held.as_ref().map(|held| held.live_at_most as f64), |most| {
+                let at_most = ["", "at most "][usize::from(held.as_ref().is_some_and(|held| held.live.is_none()))];
+                format!("{at_most}{}", size(most as u64))
+            }),
+            held.as_ref().map_or(Cell::bytes(None), |held| Cell::known(held.cached)),
+            Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(nvml),
-            Cell::number(utilisation, |share| percent(Some(share))),
-            Cell::bytes(known(ledger.map_or(0, |ledger| ledger.free().largest))),
-            Cell::count(rate.filter(|_| is_read).map(|rate| rate.round() as u64)),
-            Cell::count(known(failures)),
+            Cell::count(is_read.then_some(failures)),
             Cell::bytes(
-                job.ledger
-                    .host
+                (watched.figures.host)
                     .last
                     .filter(|_| is_read)
                     .map(|last| last.memory.resident),
@@ -127,14 +133,12 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             cells,
         }
     };
-    let devices = job.devices();
+    let devices = watched.devices();
     if devices.is_empty() {
-        return vec![row(None, None, None)];
+        return vec![row(None, None)];
     }
-    devices
-        .into_iter()
-        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry, ledger))
-        .collect()
+    let of_devices = devices.into_iter();
+    of_devices.map(|(ordinal, entry)| row(Some(ordinal), entry)).collect()
 }
 
 /// A number that is shown as it is.
@@ -183,7 +187,7 @@ pub fn sample(number: u32, reserved: Option<u64>) -> Row {
     cells[JOB] = Cell::text(format!("job {number} \u{4e16}\u{754c}"));
     cells[DEVICE] = whole(Some(0));
     cells[RESERVED] = Cell::bytes(reserved);
-    cells[ALLOCATIONS] = Cell::count(Some(1234));
+    cells[FAILURES] = Cell::count(Some(7));
     cells[STATE] = Cell::text("running");
     Row {
         id: (1, u64::from(number)),
@@ -207,7 +211,7 @@ mod tests {
             (PID, false, [0, 1, 2, 3]),
             (JOB, true, [3, 2, 1, 0]),
             // All values are equal, so the order is by process.
-            (ALLOCATIONS, false, [0, 1, 2, 3]),
+            (FAILURES, false, [0, 1, 2, 3]),
         ] {
             let reserved = [Some(5), None, Some(70), Some(6)];
             let mut rows: Vec<Row> = (0..)

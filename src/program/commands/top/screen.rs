@@ -1,6 +1,8 @@
 //! Draws the screen of `top`: the devices, the table of processes and the latest events, or one opened process. Also keeps
 //! what the user chose with the keys.
 
+use std::io::Write;
+
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,12 +15,15 @@ use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
 use super::rows::{self, COLUMNS, Row};
+use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
 use crate::render::format::{printable, styled};
 use crate::render::job_page::JobPage;
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
+/// The page of a process with a longer journal, in bytes, is not made again.
+const LONGEST_READ_AGAIN: u64 = 32 << 20;
 /// The most lines that the table of devices takes, including the titles.
 const DEVICE_LINES: u16 = 9;
 
@@ -45,6 +50,8 @@ pub struct Screen {
     devices: Vec<DeviceRow>,
     /// The lines of the opened process's page.
     text: Vec<String>,
+    /// How many bytes of the journal that page shows.
+    shown: u64,
     /// The latest events as text, the latest last, and whether each is a failure.
     events: Vec<(String, bool)>,
     note: String,
@@ -64,6 +71,7 @@ impl Screen {
             rows: Vec::new(),
             devices: Vec::new(),
             text: Vec::new(),
+            shown: 0,
             events: Vec::new(),
             note: String::new(),
             state: TableState::default(),
@@ -93,22 +101,27 @@ impl Screen {
 
     /// Makes the page of the opened process. If `machine` no longer has that process, the screen returns to the tables.
     fn open(&mut self, machine: &Machine) {
-        self.text.clear();
         let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
             self.opened = None;
             return;
         };
-        if !watched.is_read() {
-            self.text.push("Its journal is being read.".to_owned());
+        let (read, size) = watched.progress();
+        // The whole journal is read again, unless nothing is new. A long one is shown as it was first.
+        if !self.text.is_empty() && (self.shown == read || size > LONGEST_READ_AGAIN) {
             return;
         }
+        self.shown = read;
+        self.text.clear();
         let page = JobPage {
             top: ENTRIES,
             bold: false,
         };
         let mut text = Vec::new();
         // Writing to memory cannot fail.
-        let _ = page.job(&mut text, &watched.job);
+        let _ = match Job::load(&watched.path, |_, _| {}) {
+            Ok(job) => page.job(&mut text, &job),
+            Err(error) => writeln!(text, "{error}"),
+        };
         self.text
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
@@ -145,6 +158,7 @@ impl Screen {
             (KeyCode::Enter, None) => {
                 self.choose(self.place());
                 self.opened = self.chosen.map(|(id, _)| id);
+                self.text.clear();
                 self.scroll = 0;
                 self.open(machine);
             }

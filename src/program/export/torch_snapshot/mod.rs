@@ -28,10 +28,10 @@ struct Annotation {
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
 /// Returns the number of entries of the trace.
-pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn(u64)) -> io::Result<u64> {
+pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64> {
     let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
-    process.each(progress, |count, record| {
+    process.each(|count, record| {
         if count >= cut {
             return Ok(());
         }
@@ -64,7 +64,7 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write, progress: &dyn Fn
                 return Ok(());
             }
             let mut device = Device::new(number, expandable);
-            process.each(progress, |count, record| {
+            process.each(|count, record| {
                 if count >= cut {
                     return Ok(());
                 }

@@ -49,7 +49,7 @@ pub struct Arrived {
 pub fn wait<'a>(
     listener: &Descriptor,
     channels: impl Iterator<Item = &'a Channel>,
-    longest: Option<Duration>,
+    longest: Duration,
 ) -> io::Result<Arrived> {
     let entry = |fd: RawFd| libc::pollfd {
         fd,
@@ -58,7 +58,7 @@ pub fn wait<'a>(
     };
     let mut entries = vec![entry(listener.open_number()?)];
     entries.extend(channels.map(|channel| entry(channel.0.number().unwrap_or(-1))));
-    let longest = longest.map_or(-1, |longest| longest.as_millis().min(i32::MAX as u128) as libc::c_int);
+    let longest = longest.as_millis() as libc::c_int;
     // SAFETY: the entries outlive the call, and their number is the one that it is told.
     uninterrupted(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, longest) as isize })?;
     Ok(Arrived {

@@ -101,18 +101,17 @@ fn listen(exports: &'static Exports, listener: &Descriptor) {
     // Calls that the next layer makes meanwhile are not calls of the job.
     let _scope = scope::driver(Api::Policy);
     let mut importers: Vec<Importer> = Vec::new();
+    let mut job = thread::Job::new();
     // The service ends if the job closes the socket. The next block that is shared starts another one.
-    while let Ok(()) = serve(exports, listener, &mut importers) {}
+    while !job.has_ended() && serve(exports, listener, &mut importers).is_ok() {}
     exports.service_ends();
 }
 
-/// Waits for peers and messages once, and answers them. A failure with one importer does not concern the others.
+/// Waits a while for peers and messages, and answers them. A failure with one importer does not concern the others.
 fn serve(exports: &Exports, listener: &Descriptor, importers: &mut Vec<Importer>) -> io::Result<()> {
     let silence = |importer: &Importer| importer.last_message.elapsed();
-    let longest = importers.iter().map(silence).max();
-    let patience = longest.map(|silence| LONGEST_SILENCE.saturating_sub(silence) + Duration::from_millis(1));
     let channels = importers.iter().map(|importer| &importer.channel);
-    let arrived = channel::wait(listener, channels, patience)?;
+    let arrived = channel::wait(listener, channels, thread::LOOK_PERIOD)?;
     let mut messages = arrived.messages.into_iter();
     importers.retain_mut(|importer| match messages.next() {
         Some(true) => importer.serve(exports).unwrap_or(false),

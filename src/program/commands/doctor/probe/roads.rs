@@ -44,25 +44,16 @@ pub struct Steps {
     pub ledger: [i64; 2],
 }
 
-/// What one road did.
+/// What one road did, and what follows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct Row {
     pub road: Road,
+    /// The driver's function that takes the memory.
+    pub function: String,
     /// What was asked for.
     pub bytes: u64,
     /// The last round.
     pub steps: Steps,
-    /// Whether two rounds in succession did the same.
-    pub is_steady: bool,
-    /// The function that failed, and its result.
-    pub failed: Option<Failed>,
-}
-
-/// What one road did, and what follows.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    pub road: Answer,
-    pub function: String,
     pub verdict: Verdict,
 }
 
@@ -91,15 +82,17 @@ pub enum GivenBack {
 }
 
 /// What follows from the answer about a road.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Verdict {
     Compared {
         taken: Taken,
         given_back: GivenBack,
     },
-    /// The device, or the layer, does not have this road.
-    NoSuchRoad,
+    /// The device, or the layer, does not have this road: the function that failed, and its result.
+    NoSuchRoad {
+        failed: Failed,
+    },
     /// No two rounds did the same: another process uses the device.
     Unsteady,
     /// The layer's figures stay the same, also if linear memory is taken. So its book cannot be read (nvshare).
@@ -107,21 +100,15 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn from_steps(answer: &Answer) -> Verdict {
-        if answer.failed.is_some() {
-            return Verdict::NoSuchRoad;
-        }
-        if !answer.is_steady {
-            return Verdict::Unsteady;
-        }
-        let Steps { layer, ledger } = answer.steps;
+    /// Of a road that did the same in two rounds.
+    fn from_steps(road: Road, bytes: u64, Steps { layer, ledger }: Steps) -> Verdict {
         // Rounding is far below, and a road that is counted wrongly far above this.
-        let near = |one: i64, other: i64| one.abs_diff(other) <= answer.bytes / 4;
-        let is_of_a_pool = matches!(answer.road, Road::StreamOrdered | Road::OwnPool);
+        let near = |one: i64, other: i64| one.abs_diff(other) <= bytes / 4;
+        let is_of_a_pool = matches!(road, Road::StreamOrdered | Road::OwnPool);
         let taken = match layer[0] {
             counted if near(counted, ledger[0]) => Taken::Counted,
             // Of the driver's pools layers count what was asked for, and the ledger what the pool took for it.
-            counted if is_of_a_pool && near(counted, answer.bytes as i64) => Taken::Counted,
+            counted if is_of_a_pool && near(counted, bytes as i64) => Taken::Counted,
             counted if near(counted, 0) => Taken::NotCounted,
             counted if near(counted, ledger[0].saturating_mul(2)) => Taken::CountedTwice,
             _ => Taken::CountedOtherwise,
@@ -135,16 +122,16 @@ impl Verdict {
     }
 
     /// Whether the layer's figures stayed as they were.
-    fn is_not_counted(self) -> bool {
-        matches!(self, Verdict::Compared { taken, .. } if taken == Taken::NotCounted)
+    fn is_not_counted(&self) -> bool {
+        matches!(self, Verdict::Compared { taken, .. } if *taken == Taken::NotCounted)
     }
 
-    pub fn agrees(self) -> bool {
-        let agreed = Verdict::Compared {
-            taken: Taken::Counted,
-            given_back: GivenBack::All,
-        };
-        self == agreed || self == Verdict::NoSuchRoad
+    pub fn agrees(&self) -> bool {
+        match self {
+            Verdict::NoSuchRoad { .. } => true,
+            Verdict::Compared { taken, given_back } => (*taken, *given_back) == (Taken::Counted, GivenBack::All),
+            Verdict::Unsteady | Verdict::NotShown => false,
+        }
     }
 }
 
@@ -232,12 +219,7 @@ fn ask_all(books: &mut Books) -> Result<(), String> {
         let mut roads = Vec::new();
         for (road, function) in ROADS {
             books.step(format!("device {ordinal}, {function}"));
-            let road = walk.go(road, share / unit * unit);
-            roads.push(Row {
-                verdict: Verdict::from_steps(&road),
-                function: function.to_owned(),
-                road,
-            });
+            roads.push(walk.go(road, function, share / unit * unit));
         }
         // Each layer with a limit counts linear memory. If its figures do not show this, they show no other road either.
         if roads[0].verdict.is_not_counted() {
@@ -282,27 +264,29 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// Takes memory and gives it back until two rounds do the same.
-    fn go(&self, road: Road, bytes: u64) -> Answer {
-        let mut answer = Answer {
+    fn go(&self, road: Road, function: &str, bytes: u64) -> Row {
+        let mut row = Row {
             road,
+            function: function.to_owned(),
             bytes,
             steps: Steps::default(),
-            is_steady: false,
-            failed: None,
+            verdict: Verdict::Unsteady,
         };
         for round in 0..ROUNDS {
-            match self.round(road, bytes) {
-                Ok(steps) => {
-                    answer.is_steady = round > 0 && steps == answer.steps;
-                    answer.steps = steps;
+            let steps = match self.round(road, bytes) {
+                Ok(steps) => steps,
+                Err(failed) => {
+                    row.verdict = Verdict::NoSuchRoad { failed };
+                    break;
                 }
-                Err(failed) => answer.failed = Some(failed),
-            }
-            if answer.is_steady || answer.failed.is_some() {
+            };
+            if round > 0 && steps == row.steps {
+                row.verdict = Verdict::from_steps(road, bytes, steps);
                 break;
             }
+            row.steps = steps;
         }
-        answer
+        row
     }
 
     fn round(&self, road: Road, bytes: u64) -> Result<Steps, Failed> {
@@ -463,16 +447,7 @@ mod tests {
     #[test]
     fn a_verdict_follows_from_the_steps() {
         const B: i64 = 64 << 20;
-        let of = |layer, ledger| {
-            let steps = Steps { layer, ledger };
-            Verdict::from_steps(&Answer {
-                road: Road::Linear,
-                bytes: B as u64,
-                steps,
-                is_steady: true,
-                failed: None,
-            })
-        };
+        let of = |layer, ledger| Verdict::from_steps(Road::Linear, B as u64, Steps { layer, ledger });
         let compared = |taken, given_back| Verdict::Compared { taken, given_back };
         let held = [B, 0];
         assert_eq!(of([B + 4096, 0], held), compared(Taken::Counted, GivenBack::All));

@@ -46,7 +46,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
     for text in [
         "pid",
         "job",
-        "allocated",
+        "live",
         "*reserved",
         "busy",
         "failures",
@@ -56,7 +56,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
     ] {
         assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
-    assert!(!narrow.contains("largest free") && !narrow.contains("GPU-"), "{narrow}");
+    assert!(!narrow.contains("strategy") && !narrow.contains("GPU-"), "{narrow}");
     // The column by which the table is sorted is never left out.
     let mut by_host = screen(3);
     by_host.sort = COLUMNS.iter().position(|column| column.title == "host").unwrap();

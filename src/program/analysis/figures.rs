@@ -5,18 +5,19 @@
 //! what a process costs does not grow with what it holds. The ledger (`analysis/ledger.rs`) gives the same levels for a
 //! journal without lost events; a test compares both.
 
-use base::api::{ApiCode, Class, ClassCode, is_of_host_guard};
+use base::api::{Api, ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use journal::format::{Event, Record};
+use base::shortage::Verdict;
+use journal::format::{Allocation, Event, Record};
 use std::collections::BTreeMap;
 
-use crate::analysis::device_ledger::counts;
-use crate::analysis::finding::Verdict;
-use crate::analysis::floors::Floors;
-use crate::analysis::ledger::device_of;
-use crate::analysis::measurements::{Balance, Measurements};
-use crate::analysis::scene::is_out_of_memory;
-use crate::analysis::scene::{Around, Scene, Scenes};
+use super::device_ledger::{Reclaims, counts};
+use super::floors::Floors;
+use super::host_levels::HostLevels;
+use super::ledger::device_of;
+use super::measurements::{Balance, Measurements};
+use super::scene::is_out_of_memory;
+use super::scene::{Around, Scene, Scenes};
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
@@ -65,18 +66,47 @@ pub fn cause_name(cause: Verdict) -> &'static str {
     }
 }
 
-/// Bytes that are held. A record of a free can be read before the record of its allocation, so a sum can be below 0 for
-/// a while. With 128 bits no sum of a file's numbers overflows.
+/// What is held, in bytes and as a number of allocations. A record of a free can be read before the record of its
+/// allocation, so a sum can be below 0 for a while. With 128 bits no sum of a file's numbers overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Levels {
+    pub requested: i128,
     pub allocated: i128,
     pub reserved: i128,
+    pub live: i128,
+    /// Allocations so far, freed ones too.
+    pub made: i128,
 }
 
 impl Levels {
-    pub fn add(&mut self, more: &Levels) {
-        self.allocated += more.allocated;
-        self.reserved += more.reserved;
+    /// One allocation. Its free takes all but `made` away again.
+    fn of(allocation: &Allocation) -> Levels {
+        Levels {
+            requested: allocation.requested.into(),
+            allocated: allocation.allocated.into(),
+            reserved: allocation.reserved.unwrap_or(0).into(),
+            live: 1,
+            made: 1,
+        }
+    }
+
+    /// Bytes of a pool or a segment.
+    fn bytes(used: u64, reserved: u64) -> Levels {
+        let (requested, allocated, reserved) = (used.into(), used.into(), reserved.into());
+        Levels {
+            requested,
+            allocated,
+            reserved,
+            ..Levels::default()
+        }
+    }
+
+    fn add(&mut self, more: &Levels, sign: i128) {
+        self.requested += sign * more.requested;
+        self.allocated += sign * more.allocated;
+        self.reserved += sign * more.reserved;
+        self.live += sign * more.live;
+        self.made += more.made * i128::from(sign > 0);
     }
 }
 
@@ -91,6 +121,11 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// All failures.
+    pub fn failed(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
     /// Adds what one record counts. `cause` is why it failed; `NoneFailed` if it is no failure, or if the call was wrong.
     pub fn count(&mut self, record: &Record, cause: Verdict) {
         match record.event {
@@ -119,6 +154,7 @@ pub struct DeviceFigures {
     classes: BTreeMap<u8, Levels>,
     pools: BTreeMap<u8, Pool>,
     pub counts: Counts,
+    pub reclaims: Reclaims,
     /// What the verdict on a failure needs.
     measurements: Measurements,
     floors: Floors,
@@ -135,7 +171,7 @@ impl DeviceFigures {
         let mut sum = Levels::default();
         for (class, levels) in self.classes().filter(|&(class, _)| counts(device, class)) {
             debug_assert_ne!(class, UNKNOWN_CLASS);
-            sum.add(levels);
+            sum.add(levels, 1);
         }
         sum
     }
@@ -157,10 +193,8 @@ impl DeviceFigures {
         (around, &self.measurements)
     }
 
-    fn change(&mut self, class: ClassCode, allocated: u64, reserved: u64, sign: i128) {
-        let levels = self.classes.entry(number_of(class)).or_default();
-        levels.allocated += sign * i128::from(allocated);
-        levels.reserved += sign * i128::from(reserved);
+    fn change(&mut self, class: ClassCode, by: Levels, sign: i128) {
+        self.classes.entry(number_of(class)).or_default().add(&by, sign);
     }
 
     fn pool(&mut self, class: ClassCode, said: (u64, u64), reserved: u64, used: u64) {
@@ -170,8 +204,8 @@ impl DeviceFigures {
             return;
         }
         let before = std::mem::replace(pool, Pool { said, reserved, used });
-        self.change(class, before.used, before.reserved, -1);
-        self.change(class, used, reserved, 1);
+        self.change(class, Levels::bytes(before.used, before.reserved), -1);
+        self.change(class, Levels::bytes(used, reserved), 1);
     }
 }
 
@@ -188,14 +222,29 @@ fn number_of(class: ClassCode) -> u8 {
 #[derive(Default)]
 pub struct Figures {
     pub devices: BTreeMap<i16, DeviceFigures>,
-    scenes: Scenes,
+    /// The requests are for PyTorch's tensors, and not for segments of its cache.
+    pub serves_tensors: bool,
+    /// What the process held of the host's memory.
+    pub host: HostLevels,
+    pub scenes: Scenes,
 }
 
 impl Figures {
+    /// What is held of a device.
+    pub fn levels(&self, device: i16) -> Levels {
+        let figures = self.devices.get(&device);
+        figures.map(|figures| figures.levels(device)).unwrap_or_default()
+    }
+
     /// Adds what one record changes. A record of a device that cannot be is passed over. Returns what
     /// `Counts::count` takes; `judge` finds the verdict on a failure.
     pub fn apply(&mut self, record: &Record, judge: impl FnOnce(&Scene) -> Verdict) -> Verdict {
         let device = device_of(record);
+        if let Event::Host(memory) = record.event {
+            self.host.add(record.time_ns, memory);
+            return Verdict::NoneFailed;
+        }
+        self.serves_tensors |= record.api.known() == Some(Api::vramshim_torch_alloc);
         let is_possible = (HOST_DEVICE..MAX_DEVICES as i16).contains(&device);
         let place = if is_possible { device } else { HOST_DEVICE };
         let devices = &mut self.devices;
@@ -213,12 +262,15 @@ impl Figures {
         let figures = self.devices.entry(device).or_default();
         figures.counts.count(record, cause);
         match record.event {
-            Event::Alloc(of) => figures.change(of.class, of.allocated, of.reserved.unwrap_or(0), 1),
-            Event::Free { allocation: of, .. } => {
-                figures.change(of.class, of.allocated, of.reserved.unwrap_or(0), -1);
+            Event::Alloc(of) => figures.change(of.class, Levels::of(&of), 1),
+            Event::Free { allocation: of, .. } => figures.change(of.class, Levels::of(&of), -1),
+            Event::SegmentAlloc { size, again: false, .. } => {
+                figures.change(Class::Linear.into(), Levels::bytes(0, size), 1);
             }
-            Event::SegmentAlloc { size, again: false, .. } => figures.change(Class::Linear.into(), 0, size, 1),
-            Event::SegmentFree { size, again: false, .. } => figures.change(Class::Linear.into(), 0, size, -1),
+            Event::SegmentFree { size, again: false, .. } => {
+                figures.change(Class::Linear.into(), Levels::bytes(0, size), -1);
+            }
+            Event::Reclaimed { bytes, for_others, .. } => figures.reclaims.add(bytes, for_others),
             Event::PoolReserved { class, reserved, used } => {
                 figures.pool(class, (record.time_ns, record.slot), reserved, used);
             }

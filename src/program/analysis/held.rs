@@ -1,0 +1,127 @@
+//! What a process holds of a device, for all views of running processes: one definition of reserved, live and cached.
+//!
+//! *Reserved* is what was obtained from the driver or a layer before it. *Live* is what the job has in use of it, and
+//! *cached* the rest: free memory of a policy's segments, of the driver's pools, and of the cache of a framework. A journal
+//! has what a framework's cache obtained, and not what is used inside. PyTorch's recorder says that once a second
+//! (`CacheSums`); of other caches nobody does, and then live and cached are not known.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::cuda::HOST_DEVICE;
+use journal::reader::{CacheSums, Header, State, TensorFile};
+use serde::Serialize;
+
+use super::figures::{Figures, positive};
+
+/// Sums of a running process that are older do not hold: its recorder has ended, or waits for Python.
+const OLDEST_US: u64 = 10_000_000;
+
+/// Bytes of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// What the job asked CUDA for and holds, after rounding: a framework's cache as a whole.
+    pub allocated: u64,
+    pub reserved: u64,
+    /// `None` if it is not known what is used inside a framework's cache. It is at most `live_at_most`.
+    pub live: Option<u64>,
+    pub live_at_most: u64,
+    pub cached: Option<u64>,
+    pub pytorch: Option<PyTorch>,
+    /// Why `live` and `cached` are not known.
+    pub not_known: Option<String>,
+}
+
+/// PyTorch's own figures of its cache, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PyTorch {
+    /// Bytes of its segments, and of the tensors in them.
+    pub reserved: u64,
+    pub used: u64,
+    /// When it said so, in microseconds since 1970.
+    pub time_us: u64,
+}
+
+/// What is known of the caches of a process's frameworks.
+#[derive(Clone, Debug, Default)]
+pub struct Caches {
+    sums: Option<CacheSums>,
+    /// The ledger has PyTorch's tensors, and not its segments.
+    has_tensors: bool,
+    not_known: Option<String>,
+}
+
+impl Caches {
+    /// Reads what PyTorch said last of its cache beside `journal`. `serves_tensors`: whether the process's own requests are
+    /// for tensors. `has_tensors`: whether the ledger has those of the file beside the journal.
+    pub fn read(journal: &Path, header: &Header, state: State, serves_tensors: bool, has_tensors: bool) -> Caches {
+        let mut caches = Caches {
+            has_tensors,
+            ..Caches::default()
+        };
+        let mut inside = Vec::new();
+        for framework in header.frameworks() {
+            match framework {
+                "PyTorch" if serves_tensors => {}
+                "PyTorch" => {
+                    let sums = CacheSums::last(&TensorFile::beside(journal)).ok().flatten();
+                    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    let age_us = |sums: &CacheSums| (now.as_micros() as u64).saturating_sub(sums.at_us);
+                    let holds = |sums: &CacheSums| state != State::Running || age_us(sums) <= OLDEST_US;
+                    let told = sums.as_ref().filter(|sums| !holds(sums)).map(age_us);
+                    caches.sums = sums.filter(holds);
+                    if caches.sums.is_none() && (told.is_some() || !has_tensors) {
+                        let told = told.map(|us| format!(" (it last told {} s ago)", us / 1_000_000));
+                        inside.push(format!("PyTorch's cache{}", told.unwrap_or_default()));
+                    }
+                }
+                other => inside.push(format!("the cache of {other}")),
+            }
+        }
+        if !inside.is_empty() {
+            caches.not_known = Some(format!("what is used inside {} is not known", inside.join(" and ")));
+        }
+        caches
+    }
+
+    /// What the process holds of a device, by the figures of its journal.
+    pub fn held_of(&self, device: i16, figures: &Figures) -> Held {
+        let levels = figures.levels(device);
+        self.held(device, positive(levels.allocated), positive(levels.reserved))
+    }
+
+    /// What the process holds of a device. `allocated`: the bytes that it asked for and holds, after rounding.
+    pub fn held(&self, device: i16, allocated: u64, reserved: u64) -> Held {
+        let told = self.sums.as_ref().filter(|_| device != HOST_DEVICE);
+        let pytorch = told.map(|sums| {
+            let (used, reserved) = sums.devices.get(&device).copied().unwrap_or_default();
+            let time_us = sums.at_us;
+            PyTorch {
+                reserved,
+                used,
+                time_us,
+            }
+        });
+        // What PyTorch obtained or gave back since then is in `allocated` alone.
+        let unused = pytorch.map_or(0, |inside| inside.reserved.saturating_sub(inside.used));
+        let live = allocated - if self.has_tensors { 0 } else { unused.min(allocated) };
+        let not_known = self
+            .not_known
+            .clone()
+            .filter(|_| allocated > 0 && device != HOST_DEVICE);
+        let known = |bytes: u64| not_known.is_none().then_some(bytes);
+        Held {
+            allocated,
+            reserved,
+            live_at_most: if self.has_tensors && not_known.is_some() {
+                reserved
+            } else {
+                live
+            },
+            live: known(live),
+            cached: known(reserved.saturating_sub(live)),
+            pytorch: pytorch.filter(|inside| inside.reserved > 0),
+            not_known,
+        }
+    }
+}

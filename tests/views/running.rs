@@ -1,0 +1,175 @@
+//! Each view of a running job has the same figures, to the byte: what is live, what is cached and what is reserved. What is
+//! not known is no figure.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use support::member::{Host, Member};
+use support::random::Random;
+use support::{vramshim, vramshim_with};
+
+use super::*;
+
+/// A job of a C program in which a library of this name is loaded.
+fn member(host: &Host, library: &str) -> Member {
+    let library = client("support/clients/count_sync.c", library, &["-shared", "-fPIC"]);
+    let mut member = Member::start(host.job().preload(library).env("VRAMSHIM_CONTROL", "1"));
+    assert_eq!(member.allocate(3 * MIB), 0);
+    member
+}
+
+/// What each view says of device 0: live, cached and reserved bytes.
+fn seen(member: &Member) -> Vec<(&'static str, [Option<u64>; 3])> {
+    let pid = member.pid();
+    let parts = |held: &Value| ["live", "cached", "reserved"].map(|part| held[part].as_u64());
+    let first = |list: &Value, name: &str, value: Value| {
+        let found = list.list().iter().find(|one| one[name] == value).cloned();
+        found.unwrap_or_else(|| panic!("no {name} {value}: {list:#}"))
+    };
+    let top = vramshim(&["top", "--once", "--json", &pid]).json();
+    let reconciled = vramshim(&["reconcile", "--json", &pid]).json();
+    let told = vramshim(&["ctl", &pid, "stats", "--json"]).ok().text;
+    let stats: Value = serde_json::from_str(&told).unwrap();
+    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()])
+        .ok()
+        .text;
+    let metric = |name: &str| {
+        let begin = format!("vramshim_{name}_bytes{{");
+        let mut lines = metrics
+            .lines()
+            .filter(|line| line.starts_with(&begin) && line.contains("device=\"0\""));
+        lines
+            .next()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+    };
+    let process = &reconciled["devices"][0]["processes"];
+    vec![
+        (
+            "top",
+            parts(&first(&top["processes"][0]["devices"], "device", json!(0))["held"]),
+        ),
+        (
+            "reconcile",
+            parts(&first(process, "pid", json!(member.child.id()))["held"]),
+        ),
+        (
+            "ctl",
+            ["live_bytes", "cached_bytes", "reserved"].map(|name| stats["stats"][format!("device.0.{name}")].as_u64()),
+        ),
+        ("serve", ["live", "cached", "reserved"].map(metric)),
+    ]
+}
+
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+}
+
+#[test]
+fn each_view_of_a_running_pytorch_job_agrees() {
+    const SEGMENT: u64 = 64 * MIB;
+    let host = Host::new("8GiB");
+    let mut member = member(&host, "libtorch_cuda.so");
+    let mut random = Random::new(45);
+    for _ in 0..6 {
+        assert_eq!(member.allocate(SEGMENT), 0);
+    }
+    let reserved = 3 * MIB + 6 * SEGMENT;
+    for (view, parts) in seen(&member) {
+        assert_eq!(
+            parts,
+            [None, None, Some(reserved)],
+            "{view}: nobody told of the tensors"
+        );
+    }
+    let page = support::inspect(&member.journals()).remove(0);
+    let live = page["live"].list().iter().filter(|one| one["size"] == SEGMENT);
+    let address = |one: &Value| u64::from_str_radix(one["address"].text().trim_start_matches("0x"), 16).unwrap();
+    let segments: Vec<u64> = live.map(address).collect();
+    let began = now_us();
+    let mut text = format!(
+        "vramshim-pytorch\t1\t{}\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n",
+        member.pid()
+    );
+    for segment in &segments {
+        text += &format!("S\t{began}\t0\t{segment}\t{SEGMENT}\n");
+    }
+    let path = PathBuf::from(page["path"].text()).with_extension("tensors");
+    for moment in 0..4 {
+        let mut used = 0;
+        let now = now_us();
+        for segment in &segments {
+            text += &format!("F\t{now}\t0\t{segment}\t1\n");
+            let bytes = random.number() % (SEGMENT / 512) * 512;
+            if bytes > 0 {
+                text += &format!("A\t{now}\t0\t{segment}\t{bytes}\t0\t0\t{bytes}\t0.0\n");
+                used += bytes;
+            }
+        }
+        text += &format!("B\t{now}\t0\t{used}\t{used}\t{used}\t{}\nD\t{now}\t1\t0\n", 6 * SEGMENT);
+        std::fs::write(&path, &text).unwrap();
+        let (live, cached) = (3 * MIB + used, 6 * SEGMENT - used);
+        for (view, parts) in seen(&member) {
+            assert_eq!(
+                parts,
+                [Some(live), Some(cached), Some(reserved)],
+                "{view}, moment {moment}"
+            );
+        }
+        let device = support::inspect(&member.journals()).remove(0)["devices"][0].clone();
+        let told = [
+            &device["allocated"]["current"],
+            &device["free_inside"],
+            &device["reserved"]["current"],
+        ];
+        assert_eq!(
+            told.map(Fields::number),
+            [live, cached, reserved],
+            "inspect, moment {moment}"
+        );
+    }
+    let table = vramshim_with(&["top", "--once"], [member.pid()]).ok().text;
+    assert!(!table.contains("utilis") && table.contains("cached"), "{table}");
+    // What was said long ago does not hold for a job that runs. `reconcile` has the tensors of the snapshot itself.
+    let old = now_us() - 60_000_000;
+    std::fs::write(
+        &path,
+        format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{old}\t0\t1\t1\t1\t{SEGMENT}\nD\t{old}\t1\t0\n"),
+    )
+    .unwrap();
+    for (view, parts) in seen(&member) {
+        assert_eq!(parts, [None, None, Some(reserved)], "{view}: said too long ago");
+    }
+    let table = vramshim_with(&["top", "--once"], [member.pid()]).ok().text;
+    assert_says(&table, "at most 387.0 MiB");
+    assert_says(&table, "what is used inside PyTorch's cache (it last told 6");
+}
+
+#[test]
+fn other_caches_are_not_called_live() {
+    let host = Host::new("8GiB");
+    let member = member(&host, "libonnxruntime_providers_cuda.so");
+    for (view, parts) in seen(&member) {
+        assert_eq!(parts, [None, None, Some(3 * MIB)], "{view}");
+    }
+    let table = vramshim_with(&["reconcile"], [member.pid()]).text;
+    assert_says(&table, "what is used inside the cache of ONNX Runtime is not known");
+    assert!(!table.contains(" live  "), "{table}");
+}
+
+#[test]
+fn a_dump_says_that_no_snapshot_was_had() {
+    let host = Host::new("8GiB");
+    let member = member(&host, "libtorch_cuda.so");
+    let path = PathBuf::from(support::inspect(&member.journals())[0]["path"].text()).with_extension("tensors");
+    let dump = |until: u64| {
+        let now = now_us();
+        let text = format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{now}\t0\t1\t1\t1\t2\nD\t{until}\t1\t0\n");
+        std::fs::write(&path, text).unwrap();
+        let to = host.folder.path().join("now.vraj");
+        vramshim_with(&["ctl", &member.pid(), "dump"], [to]).ok().text
+    };
+    assert_says(
+        &dump(now_us() - 5_000_000),
+        "no new snapshot of PyTorch's tensors was had; the last one is 7.",
+    );
+    assert!(!dump(now_us() + 5_000_000).contains("snapshot"));
+}
