@@ -67,6 +67,8 @@ fn a_log_ends_before_its_file_was_changed() {
 #[test]
 fn an_imported_trace_is_compared_with_what_its_file_is_compared_with() {
     let (_folder, log, journal) = log();
+    let said = run("why", &[journal.to_str().unwrap()]).text;
+    assert!(said.contains("The size of the device is not known"), "{said}");
     for trace in [log, journal] {
         let output = run("replay", &[trace.to_str().unwrap(), "--json"]);
         let page = output.json();
