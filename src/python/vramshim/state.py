@@ -47,6 +47,11 @@ _HERE = os.path.dirname(__file__) + os.sep
 _GLOBALS = globals()
 
 
+def pool_text(pool):
+    """The field of a pool of PyTorch (a pair of numbers, or `None`)."""
+    return NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
+
+
 def _escaped(text):
     if "\\" in text or "\t" in text or "\n" in text:
         return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
@@ -283,7 +288,7 @@ class State:
         for on, size, stack in self.live.values():
             if on == device:
                 sums[stack] += size
-        segments = sum(size for on, size in self.segments.values() if on == device)
+        segments = sum(size for on, size, _ in self.segments.values() if on == device)
         if not segments:
             return
         text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
@@ -386,8 +391,7 @@ class State:
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size, stack)
         allocated = NOT_KNOWN if allocated is None else allocated
-        pool = NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool}\n")
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool_text(pool)}\n")
 
     def _freed(self, lines, time_us, address):
         device, size, _ = self.live.pop(address, (0, 0, 0))
@@ -395,11 +399,15 @@ class State:
 
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
-        there = {segment["address"]: (segment["device"], segment["total_size"]) for segment in segments}
+        there = {
+            segment["address"]: (segment["device"], segment["total_size"], pool_text(segment.get("segment_pool_id")))
+            for segment in segments
+        }
         for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
-            for address, (device, size) in ones.items():
-                if others.get(address) != (device, size):
-                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\n")
+            for address, known in ones.items():
+                if others.get(address) != known:
+                    device, size, pool = known
+                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\t{pool}\n")
         self.segments = there
 
     def _catch_up(self, lines, segments, time_us, ids):
