@@ -1,7 +1,7 @@
 //! Why PyTorch ran out of memory: what its cache held free is told apart from its tensors.
 
 use serde_json::Value;
-use support::{Fields, Finished, run_to_shortage};
+use support::{Fields, Finished, assert_says, run_to_shortage};
 
 use super::jobs::forked;
 use super::path;
