@@ -23,6 +23,8 @@ pub(super) struct Lines {
 pub enum NotBeside {
     #[error("not a plain file")]
     NotAFile,
+    #[error("left out: another user than the journal's made it")]
+    OtherOwner,
     #[error("not a file of {0}")]
     OtherFile(&'static str),
     #[error("a file of an older, unreleased build: record it again")]
@@ -45,7 +47,7 @@ pub(super) struct Kind {
 /// magic and version.
 pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<String>)>> {
     let wrong = |why: NotBeside| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    let file = match plain::open(path) {
+    let file = match plain::beside(path) {
         Ok(Some(file)) => file,
         Ok(None) => return wrong(NotBeside::NotAFile),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
