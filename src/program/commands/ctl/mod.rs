@@ -116,7 +116,7 @@ impl Ctl {
             }
             Order::Set { name, value } => {
                 // A wrong name or value is told without the job. One with a blank would be two words there.
-                Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{name} {value:?}: {why}")))?;
+                Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
                 let value = value.replace(char::is_whitespace, "");
                 let answer = ask(pid, &format!("set {name} {value}"))?;
                 print(json, &answer, |out| {
@@ -125,6 +125,11 @@ impl Ctl {
             }
         }
     }
+}
+
+/// What the user typed, as a message may repeat it.
+fn short(given: &str) -> String {
+    printable(given, 200)
 }
 
 /// The job's answer to a line.
@@ -157,7 +162,8 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     let figures = answer["stats"].as_object().cloned().unwrap_or_default();
     if let Some(unknown) = names.iter().find(|name| !figures.contains_key(name.as_str())) {
         return Err(Failure::refused(format!(
-            "the job has no figure {unknown}; vramshim ctl PID stats lists all that it has"
+            "the job has no figure {}; vramshim ctl PID stats lists all that it has",
+            short(unknown)
         )));
     }
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
@@ -220,7 +226,7 @@ fn row(name: &str, value: &Value) -> Vec<String> {
         Some(bytes) if !is_number && bytes > 0 => size(bytes),
         _ => String::new(),
     };
-    vec![printable(name, LONGEST_TEXT), value.to_string(), words]
+    vec![printable(name, LONGEST_TEXT), printable(&value.to_string(), LONGEST_TEXT), words]
 }
 
 fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
