@@ -21,7 +21,7 @@ fn what_is_made_from_a_journal_grants_no_more_than_the_journal() {
         let place = out.to_str().unwrap();
         for (command, arguments) in [
             ("report", &["-o", place][..]),
-            ("export", &["--format", "csv", "-o", place]),
+            ("export", &["--to", "csv", "-o", place]),
         ] {
             let seen = run(command, &path, arguments, command);
             assert_eq!(mode(&out) & !most, 0, "{command} of {input:o}: {:o}, {}", mode(&out), seen.said);

@@ -181,6 +181,22 @@ impl Terminal {
         self.text()
     }
 
+    /// Lets the terminal hang up. Returns whether `top` ends within five seconds.
+    pub fn ends_when_it_hangs_up(&mut self) -> bool {
+        // Both descriptors of the master side go: that of the thread which reads, at the next bytes, and this one.
+        self.output = channel().1;
+        self.press("r");
+        self.master = File::open("/dev/null").expect("/dev/null");
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if self.child.try_wait().expect("a child").is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
     pub fn until_stopped(&mut self) {
         let end = Instant::now() + LIMIT;
         loop {

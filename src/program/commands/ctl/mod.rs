@@ -5,6 +5,7 @@
 
 mod connection;
 mod dump;
+mod in_root;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use config::Change;
 use journal::reader::Journal;
 use serde_json::Value;
 
-use self::connection::Connection;
+use self::connection::{Connection, JournalOf};
 use crate::analysis::held::Caches;
 use crate::escaped;
 use crate::failure::Failure;
@@ -182,10 +183,9 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
 
 /// Adds what is live and what is cached on each device. The job itself does not know what is used inside PyTorch's cache.
 fn add_held(pid: u32, answer: &mut Value) {
-    let journal = dump::journal_of(pid).and_then(|(path, _)| connection::file_of(pid, &path));
-    let Some(journal) = journal.ok().and_then(|path| Journal::open(&path).ok()) else {
-        return;
-    };
+    let journal = dump::journal_of(pid).and_then(|(path, _)| JournalOf::of(pid, &path));
+    let Ok(place) = journal else { return };
+    let Ok(journal) = Journal::open(&place.path) else { return };
     let header = journal.header();
     let mut settings = header.environment.iter();
     let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
@@ -235,8 +235,21 @@ fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
     print(json, &answer["devices"], |out| {
         for one in answer["devices"].as_array().into_iter().flatten() {
             let bytes = one["given_back"].as_u64().unwrap_or(0);
-            writeln!(out, "device {}: {} given back", one["device"], size(bytes))?;
+            writeln!(out, "device {}: {} given back", short(&one["device"].to_string()), size(bytes))?;
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_job_turns_a_row_round_or_is_long() {
+        let value = Value::from("a\u{202e}b\u{200b}".repeat(10_000));
+        let row = row("figure\u{2066}", &value).concat();
+        assert!(!row.chars().any(base::text::is_hidden) && row.len() < 20_000, "{}", row.len());
+        assert!(short(&"x".repeat(100_000)).len() < 300);
+    }
 }
