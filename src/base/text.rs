@@ -109,7 +109,10 @@ mod tests {
         assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
         assert_eq!(printable("abcdef", 3), "abc...");
         assert_eq!(printable("python -c\nimport torch\r\n", 80), "python -c import torch  ");
-        assert_eq!(printable("a\u{202e}b\u{9b}31m\u{200b}\u{feff}", 80), "a\u{fffd}b\u{fffd}31m\u{fffd}\u{fffd}");
+        assert_eq!(
+            printable("a\u{202e}b\u{9b}31m\u{200b}\u{feff}", 80),
+            "a\u{fffd}b\u{fffd}31m\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]

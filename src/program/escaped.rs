@@ -44,8 +44,9 @@ impl<W: Write> Escaped<W> {
 
     fn put_instead(&mut self, hidden: char) -> io::Result<()> {
         match self.instead {
-            Instead::JsonEscape => (hidden.encode_utf16(&mut [0; 2]).iter())
-                .try_for_each(|unit| write!(self.out, "\\u{unit:04x}")),
+            Instead::JsonEscape => {
+                (hidden.encode_utf16(&mut [0; 2]).iter()).try_for_each(|unit| write!(self.out, "\\u{unit:04x}"))
+            }
             Instead::Replacement => self.out.write_all("\u{fffd}".as_bytes()),
         }
     }
@@ -67,7 +68,10 @@ impl<W: Write> Escaped<W> {
         if self.begun.len() < length {
             return Ok(());
         }
-        match std::str::from_utf8(&self.begun).ok().and_then(|text| text.chars().next()) {
+        match std::str::from_utf8(&self.begun)
+            .ok()
+            .and_then(|text| text.chars().next())
+        {
             Some(letter) if is_hidden(letter) && !matches!(letter, '\n' | '\t') => self.put_instead(letter)?,
             _ => self.out.write_all(&self.begun)?,
         }

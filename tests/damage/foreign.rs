@@ -24,7 +24,13 @@ fn what_is_made_from_a_journal_grants_no_more_than_the_journal() {
             ("export", &["--to", "csv", "-o", place]),
         ] {
             let seen = run(command, &path, arguments, command);
-            assert_eq!(mode(&out) & !most, 0, "{command} of {input:o}: {:o}, {}", mode(&out), seen.said);
+            assert_eq!(
+                mode(&out) & !most,
+                0,
+                "{command} of {input:o}: {:o}, {}",
+                mode(&out),
+                seen.said
+            );
             std::fs::remove_file(&out).unwrap();
         }
     }

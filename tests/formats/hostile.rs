@@ -49,7 +49,12 @@ fn few_compressed_bytes_do_not_become_gigabytes_of_rows() {
     let rows = "0,0,allocate,0x10,16,0\n0,0,free,0x10,16,0\n".repeat(4 << 10);
     // `gzip` takes much less than a hundredth of them.
     let log = format!("Thread,Time,Action,Pointer,Size,Stream\n{}", rows.repeat(160));
-    let mut gzip = Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(File::create(&path).unwrap()).spawn().unwrap();
+    let mut gzip = Command::new("gzip")
+        .arg("-c")
+        .stdin(Stdio::piped())
+        .stdout(File::create(&path).unwrap())
+        .spawn()
+        .unwrap();
     gzip.stdin.take().unwrap().write_all(log.as_bytes()).unwrap();
     assert!(gzip.wait().unwrap().success());
     for output in [import(&path), run("replay", &[path.to_str().unwrap()])] {
@@ -222,7 +227,7 @@ fn control_characters_of_a_job_reach_no_terminal() {
     assert_says(&table, ",0x1000,8192,1,");
     let link = folder.path().join("plain.vraj");
     std::os::unix::fs::symlink(&journal, &link).unwrap();
-    std::os::unix::fs::symlink(journal.with_extension("stacks"), link.with_extension("stacks")).unwrap();
+    std::fs::copy(journal.with_extension("stacks"), link.with_extension("stacks")).unwrap();
     for (format, words) in [("csv", "HYPERLINK"), ("parquet", "a terminal cannot show it")] {
         // `script` runs the command at a terminal.
         let line = format!("{} export {} --to {format} -o -", program().display(), link.display());

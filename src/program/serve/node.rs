@@ -60,14 +60,20 @@ pub struct Own {
 
 enum Known {
     /// Not opened yet, or its process had not written the header at the last of so many looks. The file had these signs.
-    New { looks: u64, was: Signs },
+    New {
+        looks: u64,
+        was: Signs,
+    },
     Followed(Box<Process>),
     /// Not read any more: the process ended long ago, or on another machine or before the machine started, or the file
     /// cannot be read.
     PassedOver,
 }
 
-const NEW: Known = Known::New { looks: 0, was: (0, 0, 0) };
+const NEW: Known = Known::New {
+    looks: 0,
+    was: (0, 0, 0),
+};
 
 struct Entry {
     inode: u64,
@@ -219,10 +225,7 @@ impl Node {
             }
         }
         for (path, inode) in found {
-            let new = Entry {
-                inode,
-                known: NEW,
-            };
+            let new = Entry { inode, known: NEW };
             self.entries.entry(path).or_insert(new);
         }
     }
@@ -233,13 +236,29 @@ impl Node {
         if count <= share {
             return names.take(share).collect();
         }
-        let is_followed = |path: &Path| matches!(self.entries.get(path), Some(Entry { known: Known::Followed(_), .. }));
-        let of_folder = self.entries.range(folder.to_owned()..).take_while(|(path, _)| path.starts_with(folder));
+        let is_followed = |path: &Path| {
+            matches!(
+                self.entries.get(path),
+                Some(Entry {
+                    known: Known::Followed(_),
+                    ..
+                })
+            )
+        };
+        let of_folder = self
+            .entries
+            .range(folder.to_owned()..)
+            .take_while(|(path, _)| path.starts_with(folder));
         let followed = of_folder.filter(|(path, _)| path.parent() == Some(folder) && is_followed(path));
         let still = followed.filter(|(path, entry)| path.symlink_metadata().is_ok_and(|now| now.ino() == entry.inode));
-        let mut taken: Vec<(PathBuf, u64)> = still.map(|(path, entry)| (path.clone(), entry.inode)).take(share).collect();
+        let mut taken: Vec<(PathBuf, u64)> = still
+            .map(|(path, entry)| (path.clone(), entry.inode))
+            .take(share)
+            .collect();
         let others = names.take(share * READ_FOR_EACH).filter(|(path, _)| !is_followed(path));
-        let mut others: Vec<_> = others.map(|(path, inode)| (Reverse(signs(&path)), path, inode)).collect();
+        let mut others: Vec<_> = others
+            .map(|(path, inode)| (Reverse(signs(&path)), path, inode))
+            .collect();
         others.sort();
         let room = share - taken.len();
         taken.extend(others.into_iter().take(room).map(|(_, path, inode)| (path, inode)));

@@ -66,7 +66,9 @@ impl Process {
 
     /// The sockets that may be the process's.
     fn sockets(&self) -> Vec<Place> {
-        let Ok(root) = Place::root(&self.root) else { return Vec::new() };
+        let Ok(root) = Place::root(&self.root) else {
+            return Vec::new();
+        };
         let folders = FOLDERS.iter().map(|parent| folder_in(Path::new(parent), self.user));
         let folders = folders.filter_map(|folder| root.at(&folder).ok());
         let is_its = |name: &OsStr| name.to_str().is_some_and(|name| is_socket_of(name, self.own_pid));
@@ -75,7 +77,9 @@ impl Process {
             let own = names.map(|entry| entry.file_name()).filter(|name| is_its(name));
             own.filter_map(|name| folder.inside(&name).ok()).collect::<Vec<_>>()
         });
-        sockets.filter(|socket| socket.metadata().is_ok_and(|found| found.file_type().is_socket())).collect()
+        sockets
+            .filter(|socket| socket.metadata().is_ok_and(|found| found.file_type().is_socket()))
+            .collect()
     }
 }
 
@@ -196,7 +200,11 @@ impl JournalOf {
                 true if is_root && found.uid() != process.user_here => {
                     Err(io::Error::other("a file of another user than the process's"))
                 }
-                true => Ok(JournalOf { _folder: folder, path, file }),
+                true => Ok(JournalOf {
+                    _folder: folder,
+                    path,
+                    file,
+                }),
             }
         };
         found().map_err(|error| Failure::failed(format!("{}: cannot be read: {error}", shown(path))))

@@ -98,9 +98,14 @@ mod tests {
         std::fs::create_dir(&own).unwrap();
         std::fs::write(own.join("passwd"), "own").unwrap();
         for name in ["/absolute/passwd", "etc/passwd"] {
-            let found = root.at(Path::new(name)).map(|place| std::fs::read(place.path()).unwrap());
+            let found = root
+                .at(Path::new(name))
+                .map(|place| std::fs::read(place.path()).unwrap());
             // A kernel without openat2 refuses the link.
-            assert!(found.as_ref().map_or(name.contains("absolute"), |text| text == b"own"), "{name}");
+            assert!(
+                found.as_ref().map_or(name.contains("absolute"), |text| text == b"own"),
+                "{name}"
+            );
         }
         let link = root.inside("absolute".as_ref()).unwrap().metadata().unwrap();
         assert!(link.is_symlink(), "a link itself is no folder");

@@ -117,7 +117,8 @@ impl Ctl {
             }
             Order::Set { name, value } => {
                 // A wrong name or value is told without the job. One with a blank would be two words there.
-                Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
+                Change::parse(&name, &value)
+                    .map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
                 let value = value.replace(char::is_whitespace, "");
                 let answer = ask(pid, &format!("set {name} {value}"))?;
                 print(json, &answer, |out| {
@@ -185,7 +186,9 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
 fn add_held(pid: u32, answer: &mut Value) {
     let journal = dump::journal_of(pid).and_then(|(path, _)| JournalOf::of(pid, &path));
     let Ok(place) = journal else { return };
-    let Ok(journal) = Journal::open(&place.path) else { return };
+    let Ok(journal) = Journal::open(&place.path) else {
+        return;
+    };
     let header = journal.header();
     let mut settings = header.environment.iter();
     let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
@@ -226,7 +229,11 @@ fn row(name: &str, value: &Value) -> Vec<String> {
         Some(bytes) if !is_number && bytes > 0 => size(bytes),
         _ => String::new(),
     };
-    vec![printable(name, LONGEST_TEXT), printable(&value.to_string(), LONGEST_TEXT), words]
+    vec![
+        printable(name, LONGEST_TEXT),
+        printable(&value.to_string(), LONGEST_TEXT),
+        words,
+    ]
 }
 
 fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
@@ -235,7 +242,12 @@ fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
     print(json, &answer["devices"], |out| {
         for one in answer["devices"].as_array().into_iter().flatten() {
             let bytes = one["given_back"].as_u64().unwrap_or(0);
-            writeln!(out, "device {}: {} given back", short(&one["device"].to_string()), size(bytes))?;
+            writeln!(
+                out,
+                "device {}: {} given back",
+                short(&one["device"].to_string()),
+                size(bytes)
+            )?;
         }
         Ok(())
     })
@@ -249,7 +261,11 @@ mod tests {
     fn no_text_of_a_job_turns_a_row_round_or_is_long() {
         let value = Value::from("a\u{202e}b\u{200b}".repeat(10_000));
         let row = row("figure\u{2066}", &value).concat();
-        assert!(!row.chars().any(base::text::is_hidden) && row.len() < 20_000, "{}", row.len());
+        assert!(
+            !row.chars().any(base::text::is_hidden) && row.len() < 20_000,
+            "{}",
+            row.len()
+        );
         assert!(short(&"x".repeat(100_000)).len() < 300);
     }
 }
