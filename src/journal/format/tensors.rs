@@ -49,7 +49,12 @@ pub enum TensorEvent {
     /// `F`: the tensor at this address was freed.
     Freed { address: u64 },
     /// `S`: PyTorch obtained a segment.
-    SegmentObtained { address: u64, size: u64 },
+    SegmentObtained {
+        address: u64,
+        size: u64,
+        /// As for a tensor.
+        pool: Option<(u64, u64)>,
+    },
     /// `U`: PyTorch gave a segment back.
     SegmentReturned { address: u64, size: u64 },
     /// `O`: PyTorch had no memory for `size` bytes.

@@ -87,30 +87,34 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         let (address, size) = (number(2)?, number(3)?);
         is_possible_range(address, size).then_some((address, size))
     };
+    let pool = |place| match fields.get(place) {
+        None | Some(&NOT_KNOWN) => Some(None),
+        Some(pool) => {
+            let (first, second) = pool.split_once('.')?;
+            Some(Some((first.parse().ok()?, second.parse().ok()?)))
+        }
+    };
     let event = match kind {
         "A" => {
             let (address, size) = range()?;
-            let pool = match fields.get(7) {
-                None | Some(&NOT_KNOWN) => None,
-                Some(pool) => {
-                    let (first, second) = pool.split_once('.')?;
-                    Some((first.parse().ok()?, second.parse().ok()?))
-                }
-            };
             TensorEvent::Allocated {
                 address,
                 size,
                 stream: number(4)?,
                 stack: number(5)?,
                 allocated: known(6)?,
-                pool,
+                pool: pool(7)?,
             }
         }
         "F" => TensorEvent::Freed { address: number(2)? },
         "S" | "U" => {
             let (address, size) = range()?;
             match kind {
-                "S" => TensorEvent::SegmentObtained { address, size },
+                "S" => TensorEvent::SegmentObtained {
+                    address,
+                    size,
+                    pool: pool(4)?,
+                },
                 _ => TensorEvent::SegmentReturned { address, size },
             }
         }
@@ -164,7 +168,7 @@ impl TensorFile {
 /// What PyTorch said last of its cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSums {
-    /// Until when the sums hold, in microseconds since 1970.
+    /// When PyTorch was asked, or until when nothing changed, in microseconds since 1970.
     pub at_us: u64,
     /// Until when the file has the tensors.
     pub until_us: u64,
@@ -199,7 +203,8 @@ impl CacheSums {
     fn in_end(end: &str, is_all: bool) -> Option<CacheSums> {
         let end = if is_all { end } else { end.split_once('\n')?.1 };
         let mut sums = CacheSums::default();
-        let (mut until_us, mut follows) = (None::<u64>, false);
+        // Until when tensors are told by the last line `D`, by the one after, and by the one that follows the sums.
+        let (mut until_us, mut later_us, mut next_us) = (None::<u64>, None, None);
         // The last piece is empty, or a line that is being written.
         for line in end.rsplit('\n').skip(1) {
             let parsed = match line.as_bytes().first() {
@@ -213,15 +218,18 @@ impl CacheSums {
                     event: TensorEvent::Balance {
                         allocated, reserved, ..
                     },
-                }) if follows => {
+                }) if next_us.is_some() => {
                     sums.devices.insert(device, allocated.zip(reserved)?);
-                    (sums.at_us, sums.until_us) = (until_us?.max(time_us), until_us?);
+                    // Nothing differed at a later line.
+                    (sums.at_us, sums.until_us) = (time_us.max(later_us.unwrap_or(0)), until_us?);
                 }
                 _ if !sums.devices.is_empty() => return Some(sums),
                 Some(TensorLine::Drained { time_us, .. }) => {
-                    (until_us, follows) = (until_us.or(Some(time_us)), true);
+                    later_us = later_us.max(next_us);
+                    next_us = Some(time_us);
+                    until_us = until_us.or(next_us);
                 }
-                _ => follows = false,
+                _ => (later_us, next_us) = (later_us.max(next_us), None),
             }
         }
         (is_all && !sums.devices.is_empty()).then_some(sums)
@@ -272,7 +280,7 @@ mod tests {
             ),
             (
                 "S\t9\t1\t4096\t512",
-                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512 } }",
+                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: None } }",
             ),
             (
                 "U\t12\t1\t4096\t512",

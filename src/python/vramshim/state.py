@@ -36,7 +36,7 @@ MOST_TOLD = 3
 FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
 # A thread of the job waits at most this long for the snapshot at its failure, and for the last one.
 LONGEST_WAIT_SECONDS, LONGEST_LAST_WAIT_SECONDS = 10, 30
-# PyTorch's sums are written when they differ, and once in so many bytes: a reader of the file's end finds them.
+# PyTorch's sums are written again if all is as before, once in so many bytes: a reader of the file's end finds them.
 SUMS_BYTES = 8 << 10
 # The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
 FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
@@ -45,6 +45,11 @@ FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 _GLOBALS = globals()
+
+
+def pool_text(pool):
+    """The field of a pool of PyTorch (a pair of numbers, or `None`)."""
+    return NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
 
 
 def _escaped(text):
@@ -88,8 +93,8 @@ class State:
         self.recorded = 0
         self.lost = 0
         self.counts = {}
-        # By device, what PyTorch said when it was asked last.
-        self.statistics = {}
+        # By device, what PyTorch said when it was asked last, and just before when that was.
+        self.statistics, self.asked_us = {}, 0
         # The sums that the file has last, by device, and how long it was then.
         self.sums, self.sums_end = {}, 0
         # Until when the tensors in the file are complete.
@@ -283,7 +288,7 @@ class State:
         for on, size, stack in self.live.values():
             if on == device:
                 sums[stack] += size
-        segments = sum(size for on, size in self.segments.values() if on == device)
+        segments = sum(size for on, size, _ in self.segments.values() if on == device)
         if not segments:
             return
         text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
@@ -303,16 +308,17 @@ class State:
         return told
 
     def _ended(self, lines, time_us):
-        self.until_us = time_us
-        lines.extend(self._balance(time_us))
+        self.until_us, self.sums_end = time_us, -SUMS_BYTES
+        lines.extend(self._balance())
 
     def _write_sums(self, is_new):
         """Writes PyTorch's sums of now. If no tensor is new, those in the file are true until now."""
         if self.file is not None:
-            time_us = time.time_ns() // 1000
-            if not is_new:
-                self.until_us = time_us
-            self._write("".join(self._balance(time_us)))
+            if is_new:
+                self.sums_end = -SUMS_BYTES
+            else:
+                self.until_us = self.asked_us
+            self._write("".join(self._balance()))
 
     def _is_open(self, is_used):
         """Whether there is a file. The first use makes it."""
@@ -341,6 +347,7 @@ class State:
         The job may begin PyTorch's own counts anew.
         """
         total = [0, 0]
+        self.asked_us = time.time_ns() // 1000
         for device in range(torch.cuda.device_count()):
             self.statistics[device] = torch._C._cuda_memoryStats(device)
             stat = self.statistics[device]["allocation"]["all"]
@@ -368,7 +375,7 @@ class State:
             ids[quick] = number
         return number
 
-    def _balance(self, time_us):
+    def _balance(self):
         """PyTorch's own sums of each device that it has used, unless they are as before, and until when tensors are told."""
         sums = {}
         for device, told in self.statistics.items():
@@ -378,14 +385,13 @@ class State:
                 sums[device] = "\t".join(map(str, values))
         if sums != self.sums or self.written >= self.sums_end + SUMS_BYTES:
             self.sums, self.sums_end = sums, self.written
-            yield from (f"B\t{time_us}\t{device}\t{values}\n" for device, values in sums.items())
+            yield from (f"B\t{self.asked_us}\t{device}\t{values}\n" for device, values in sums.items())
         yield f"D\t{self.until_us}\t{self.recorded}\t{self.lost}\n"
 
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size, stack)
         allocated = NOT_KNOWN if allocated is None else allocated
-        pool = NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool}\n")
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool_text(pool)}\n")
 
     def _freed(self, lines, time_us, address):
         device, size, _ = self.live.pop(address, (0, 0, 0))
@@ -393,11 +399,15 @@ class State:
 
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
-        there = {segment["address"]: (segment["device"], segment["total_size"]) for segment in segments}
+        there = {
+            segment["address"]: (segment["device"], segment["total_size"], pool_text(segment.get("segment_pool_id")))
+            for segment in segments
+        }
         for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
-            for address, (device, size) in ones.items():
-                if others.get(address) != (device, size):
-                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\n")
+            for address, known in ones.items():
+                if others.get(address) != known:
+                    device, size, pool = known
+                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\t{pool}\n")
         self.segments = there
 
     def _catch_up(self, lines, segments, time_us, ids):
