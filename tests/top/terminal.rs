@@ -77,12 +77,11 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "a pseudo terminal");
-        // No child keeps the terminal alive. SAFETY: the descriptors are open, and the call takes numbers alone.
-        assert!(
-            [master, slave]
-                .iter()
-                .all(|&fd| unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0)
-        );
+        // No child keeps the terminal alive.
+        for fd in [master, slave] {
+            // SAFETY: the descriptor is open, and the call takes numbers alone.
+            assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
+        }
         // SAFETY: openpty opened both descriptors, and nothing else owns them.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         let before = modes(&slave);

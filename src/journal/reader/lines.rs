@@ -23,8 +23,6 @@ pub(super) struct Lines {
 pub enum NotBeside {
     #[error("not a plain file")]
     NotAFile,
-    #[error("left out: another user than the journal's made it")]
-    OtherOwner,
     #[error("not a file of {0}")]
     OtherFile(&'static str),
     #[error("a file of an older, unreleased build: record it again")]

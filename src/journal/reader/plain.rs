@@ -1,16 +1,15 @@
 //! Opens files that another user may have placed: plain files alone, and never a wait.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::lines::NotBeside;
 use crate::format::EXTENSION;
 
-/// What each file that was opened here grants, in bits of a mode. The group is that of this process.
-static GRANTED: AtomicU32 = AtomicU32::new(0o666);
+/// Whether a file was opened here that not all users may read.
+static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
 /// Opens a file for reading; `None` if it is no plain file. Does not wait.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
@@ -20,25 +19,23 @@ pub fn open(path: &Path) -> io::Result<Option<File>> {
     }
     // If a FIFO has taken the file's place meanwhile, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let found = file.metadata()?;
-    GRANTED.fetch_and(granted_by(&found), Relaxed);
-    Ok(found.is_file().then_some(file))
+    noted(file)
 }
 
 /// Opens a file that lies beside a journal, whose name differs in its extension alone. `None` if it is no plain file but,
-/// for example, a link. The error is `NotBeside::OtherOwner` if the journal's user did not make the file.
+/// for example, a link. An error if another user than the journal's made the file, which is neither this one nor root.
 pub(super) fn beside(path: &Path) -> io::Result<Option<File>> {
     if !std::fs::symlink_metadata(path)?.is_file() {
         return Ok(None);
     }
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let found = file.metadata()?;
-    if !may_lie_beside(found.uid(), path) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, NotBeside::OtherOwner));
+    if !may_lie_beside(file.metadata()?.uid(), path) {
+        return Err(io::Error::other(
+            "another user than the journal's made it, so it is left out",
+        ));
     }
-    GRANTED.fetch_and(granted_by(&found), Relaxed);
-    Ok(found.is_file().then_some(file))
+    noted(file)
 }
 
 /// Whether a file of this user may belong to the journal beside `path`: the user is the journal's, this process's or root.
@@ -49,29 +46,17 @@ pub(crate) fn may_lie_beside(owner: u32, path: &Path) -> bool {
     owner == own || owner == 0 || of_journal()
 }
 
-fn granted_by(file: &Metadata) -> u32 {
-    // SAFETY: the call takes nothing and cannot fail.
-    let group = unsafe { libc::getegid() };
-    if file.gid() == group {
-        file.mode()
-    } else {
-        without_group(file.mode())
+/// Notes what others may do with a file that is read, and returns the file if it is plain.
+fn noted(file: File) -> io::Result<Option<File>> {
+    let found = file.metadata()?;
+    if found.mode() & 0o004 == 0 {
+        IS_PRIVATE.store(true, Relaxed);
     }
+    Ok(found.is_file().then_some(file))
 }
 
-/// A mode that grants the group what it grants all others.
-fn without_group(mode: u32) -> u32 {
-    mode & !0o070 | (mode & 0o007) << 3
-}
-
-/// What a file that is made from all files opened so far may grant, in bits of a mode: what each of them grants, and
-/// reading and writing to its user. `made` is the new file.
-pub fn may_grant(made: &Metadata) -> u32 {
-    let mode = GRANTED.load(Relaxed) | 0o600;
-    // SAFETY: the call takes nothing and cannot fail.
-    if made.gid() == unsafe { libc::getegid() } {
-        mode
-    } else {
-        without_group(mode)
-    }
+/// The bits of the mode that a file made from all files opened so far may have: if not all users may read each of them,
+/// only this one gets the new file.
+pub fn may_grant() -> u32 {
+    if IS_PRIVATE.load(Relaxed) { 0o600 } else { 0o666 }
 }
