@@ -8,13 +8,20 @@ use std::path::Path;
 /// The longest name of a file that is shown, in characters: as long as the kernel lets a path be (PATH_MAX).
 const LONGEST_NAME: usize = 4096;
 
-/// Text on one line: white space is a blank, other control characters and those that change the direction of writing
-/// are replaced, and the text is cut to `most` characters.
+/// Whether a terminal acts on this character, or shows nothing of it: control characters, those that change the direction
+/// of writing, and those of no width.
+pub fn is_hidden(c: char) -> bool {
+    let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    c.is_control() || is_format
+}
+
+/// Text on one line: white space is a blank, other characters that are hidden are replaced, and the text is cut to `most`
+/// characters.
 pub fn printable(text: &str, most: usize) -> String {
     let shown = |c: char| match c {
         '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
-        c if c.is_control() => '\u{fffd}',
+        c if is_hidden(c) => '\u{fffd}',
         c => c,
     };
     let mut short: String = text.chars().take(most).map(shown).collect();
@@ -102,7 +109,10 @@ mod tests {
         assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
         assert_eq!(printable("abcdef", 3), "abc...");
         assert_eq!(printable("python -c\nimport torch\r\n", 80), "python -c import torch  ");
-        assert_eq!(printable("a\u{202e}b\u{9b}31m", 80), "a\u{fffd}b\u{fffd}31m");
+        assert_eq!(
+            printable("a\u{202e}b\u{9b}31m\u{200b}\u{feff}", 80),
+            "a\u{fffd}b\u{fffd}31m\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]

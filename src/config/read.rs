@@ -17,14 +17,19 @@ use crate::parse::{
     strict, surge,
 };
 use crate::settings::{Config, LogLevel, Stacks, Strict};
+use base::text::printable;
+
 use crate::table::{self, Part, VARIABLES, Variable};
 
 /// The variables of our own limit, and how their sizes are written. The first that is set counts.
 const OWN_LIMITS: [(&Variable, Dialect); 2] = [(&table::POD_LIMIT, Dialect::Kubernetes), (&table::LIMIT, Dialect::Own)];
 
+/// The longest text of a variable that is repeated, in characters.
+pub(crate) const LONGEST_SHOWN: usize = 200;
+
 /// A variable with a value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}={value:?} is not accepted{}; accepted: {accepted}", self.reason())]
+#[error("{variable}={:?} is not accepted{}; accepted: {accepted}", printable(value, LONGEST_SHOWN), self.reason())]
 pub struct ConfigError {
     pub variable: &'static str,
     pub value: String,

@@ -43,6 +43,14 @@ fn a_bad_value_is_named_and_the_default_kept() {
 }
 
 #[test]
+fn a_long_value_is_not_repeated_as_a_whole() {
+    let long = "\u{202e}x".repeat(50_000);
+    let (_, errors) = read(&[("VRAMSHIM_STRATEGY", &long)]);
+    let text = errors[0].to_string();
+    assert!(text.len() < 2000 && !text.contains('\u{202e}'), "{}", text.len());
+}
+
+#[test]
 fn thread_local_is_left_to_paddle_but_not_ours_to_accept() {
     let (config, errors) = read(&[("FLAGS_allocator_strategy", "thread_local")]);
     assert!(errors.is_empty() && config.remarks.len() == 1);

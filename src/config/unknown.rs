@@ -3,6 +3,9 @@
 
 use std::ffi::OsString;
 
+use base::text::printable;
+
+use crate::read::LONGEST_SHOWN;
 use crate::table::VARIABLES;
 
 /// Variables of the scripts and tests of this project. Neither the library nor the program reads them.
@@ -18,7 +21,7 @@ const OF_TESTS: &str = "VRAMSHIM_TEST_";
 
 /// A variable that nothing reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[error("{0} is no variable of vramshim; `vramshim variables` lists them")]
+#[error("{} is no variable of vramshim; `vramshim variables` lists them", printable(.0, LONGEST_SHOWN))]
 pub struct Unknown(pub String);
 
 /// The variables among `names` that nothing reads, in the order of their names.

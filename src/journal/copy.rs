@@ -15,6 +15,7 @@ use crate::bytes;
 use crate::format::{
     EXTENSION, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, STACKS_EXTENSION, SlotState, TENSORS_EXTENSION, VERSION, check,
 };
+use crate::reader;
 use base::descriptor::{Descriptor, result};
 use base::file::{FileId, errno, file_size_limit};
 
@@ -245,16 +246,23 @@ fn open(path: &Path, flags: libc::c_int) -> io::Result<Descriptor> {
     Descriptor::open(&path, flags).map_err(io::Error::from_raw_os_error)
 }
 
-/// Copies the whole lines of a file that only grows, if there is one. A file of the name `to` goes in any case.
+/// Copies the whole lines of a file that only grows, if there is one that may belong to the journal. A file of the name `to`
+/// goes in any case.
 fn copy_lines(from: &Path, to: &Path) -> io::Result<()> {
-    // No pipe of this name is opened, as that could wait.
-    if !std::fs::metadata(from).is_ok_and(|file| file.is_file()) {
+    use std::os::unix::fs::MetadataExt;
+    // No pipe of this name is opened, as that could wait. No link is followed.
+    let found = std::fs::symlink_metadata(from);
+    if !found.is_ok_and(|file| file.is_file() && reader::may_lie_beside(file.uid(), from)) {
         return match std::fs::remove_file(to) {
             Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
             _ => Ok(()),
         };
     }
     let source = open(from, libc::O_RDONLY | libc::O_NONBLOCK)?;
+    let opened = base::file::status(source.open_number()?).map_err(io::Error::from_raw_os_error)?;
+    if !reader::may_lie_beside(opened.st_uid, from) {
+        return Err(io::Error::from_raw_os_error(libc::EACCES));
+    }
     replaced(to, |sink| lines(&source, sink))
 }
 

@@ -1,11 +1,12 @@
-//! Text on its way out, without the bytes that a terminal acts on: escape sequences begin with ESC (0x1b), or with one of
-//! the control characters from U+0080 to U+009F, which are two bytes in UTF-8.
+//! Text on its way out, without the characters that a terminal acts on (`is_hidden`): escape sequences begin with ESC (0x1b),
+//! or with one of the control characters from U+0080 to U+009F, which are two bytes in UTF-8.
 
 use std::io::{self, Write};
 
+use base::text::is_hidden;
 use serde::Serialize;
 
-/// What stands for a control character.
+/// What stands for a character that is hidden.
 #[derive(Clone, Copy)]
 enum Instead {
     /// `\u001b`, as in a text of JSON, where it means the same.
@@ -14,12 +15,12 @@ enum Instead {
     Replacement,
 }
 
-/// Passes bytes on, with something else in place of control characters. Line feeds and tabs stay.
+/// Passes bytes on, with something else in place of hidden characters. Line feeds and tabs stay.
 pub struct Escaped<W> {
     out: W,
     instead: Instead,
-    /// Whether the last byte was 0xc2, with which the characters from U+0080 to U+00BF begin.
-    after_c2: bool,
+    /// The begin of a character of several bytes.
+    begun: Vec<u8>,
 }
 
 impl<W: Write> Escaped<W> {
@@ -28,7 +29,7 @@ impl<W: Write> Escaped<W> {
         Escaped {
             out,
             instead: Instead::Replacement,
-            after_c2: false,
+            begun: Vec::new(),
         }
     }
 
@@ -37,15 +38,45 @@ impl<W: Write> Escaped<W> {
         Escaped {
             out,
             instead: Instead::JsonEscape,
-            after_c2: false,
+            begun: Vec::new(),
         }
     }
 
-    fn put_instead(&mut self, control: u8) -> io::Result<()> {
+    fn put_instead(&mut self, hidden: char) -> io::Result<()> {
         match self.instead {
-            Instead::JsonEscape => write!(self.out, "\\u{control:04x}"),
+            Instead::JsonEscape => {
+                (hidden.encode_utf16(&mut [0; 2]).iter()).try_for_each(|unit| write!(self.out, "\\u{unit:04x}"))
+            }
             Instead::Replacement => self.out.write_all("\u{fffd}".as_bytes()),
         }
+    }
+
+    /// Takes a byte that is a control character, or one of a character of several bytes.
+    fn take(&mut self, byte: u8) -> io::Result<()> {
+        if !(0x80..=0xbf).contains(&byte) {
+            // What was begun is no character.
+            self.out.write_all(&self.begun)?;
+            self.begun.clear();
+        }
+        self.begun.push(byte);
+        let length = match self.begun[0] {
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        if self.begun.len() < length {
+            return Ok(());
+        }
+        match std::str::from_utf8(&self.begun)
+            .ok()
+            .and_then(|text| text.chars().next())
+        {
+            Some(letter) if is_hidden(letter) && !matches!(letter, '\n' | '\t') => self.put_instead(letter)?,
+            _ => self.out.write_all(&self.begun)?,
+        }
+        self.begun.clear();
+        Ok(())
     }
 }
 
@@ -53,24 +84,11 @@ impl<W: Write> Write for Escaped<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
-            let was_after_c2 = std::mem::replace(&mut self.after_c2, byte == 0xc2);
-            let is_control = if was_after_c2 {
-                (0x80..=0x9f).contains(&byte)
-            } else {
-                byte < 0x20 && !matches!(byte, b'\n' | b'\t') || byte == 0x7f
-            };
-            if is_control || byte == 0xc2 || was_after_c2 {
+            let is_plain = matches!(byte, 0x20..=0x7e | b'\n' | b'\t');
+            if !is_plain || !self.begun.is_empty() {
                 self.out.write_all(&bytes[from..at])?;
                 from = at + 1;
-                match (is_control, was_after_c2) {
-                    (true, _) => self.put_instead(byte)?,
-                    (false, true) => self.out.write_all(&[0xc2, byte])?,
-                    // The byte waits for the next one.
-                    (false, false) => {}
-                }
-                if was_after_c2 {
-                    self.after_c2 = false;
-                }
+                self.take(byte)?;
             }
         }
         self.out.write_all(&bytes[from..])?;
@@ -114,15 +132,15 @@ mod tests {
             write(&mut out, &text).unwrap();
             assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
             let written = String::from_utf8(out).unwrap();
-            assert!(!written.trim_end().chars().any(char::is_control), "{written:?}");
+            assert!(!written.trim_end().chars().any(is_hidden), "{written:?}");
             assert!(written.contains("\\u001b") && written.contains("\\u007f") && written.contains("\\u009b"));
         }
     }
 
     #[test]
     fn a_terminal_gets_no_control_character_however_the_bytes_are_cut() {
-        let text = "a\x1b[31mé\u{9b}31m\tb\r\n\u{a0}\x7f\u{80}c";
-        let expected = "a\u{fffd}[31mé\u{fffd}31m\tb\u{fffd}\n\u{a0}\u{fffd}\u{fffd}c";
+        let text = "a\x1b[31mé\u{9b}31m\tb\r\n\u{a0}\x7f\u{80}c\u{202e}€\u{200b}";
+        let expected = "a\u{fffd}[31mé\u{fffd}31m\tb\u{fffd}\n\u{a0}\u{fffd}\u{fffd}c\u{fffd}€\u{fffd}";
         for cut in 0..text.len() {
             let mut out = Escaped::for_terminal(Vec::new());
             out.write_all(&text.as_bytes()[..cut]).unwrap();

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
+use journal::reader::may_grant;
 use tempfile::NamedTempFile;
 
 use crate::escaped::Escaped;
@@ -76,8 +77,17 @@ impl Output {
         })
     }
 
-    /// Completes the file and gives it its name.
-    pub fn finish(mut self) -> io::Result<()> {
+    /// Completes the file and gives it its name. Others may read it only if they may read each file that was read for it.
+    pub fn finish(self) -> io::Result<()> {
+        self.finish_with(may_grant())
+    }
+
+    /// The same, for what says nothing that only the readers of the files may know.
+    pub fn finish_for_all(self) -> io::Result<()> {
+        self.finish_with(0o666)
+    }
+
+    fn finish_with(mut self, may: u32) -> io::Result<()> {
         self.flush()?;
         match self {
             Output::Stdout(_) | Output::Terminal(_) => Ok(()),
@@ -86,7 +96,7 @@ impl Output {
                     .into_inner()
                     .map_err(|error| named(&path, "cannot be written", without_path(error.into_error())))?;
                 // Temporary files are for the user alone; others get what a file of the user gets.
-                let allowed = 0o666 & !umask();
+                let allowed = !umask() & may;
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(allowed);
                 file.as_file().set_permissions(mode)?;
                 let kept = if force {

@@ -2,6 +2,7 @@
 //! memory. They never panic. The intact part of a journal is shown.
 
 mod commands;
+mod foreign;
 mod holes;
 mod sweep;
 

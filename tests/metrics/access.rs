@@ -93,6 +93,7 @@ fn only_get_and_head_of_known_paths_are_served() {
     let folder = tempfile::tempdir().unwrap();
     let mut served = Served::start(folder.path(), &[]);
     let request = |line: &str| served.ask(&format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n"));
+    assert_eq!(served.ask(&with("Host: y")).0, 400, "one host");
     let (status, head, body) = request("HEAD /metrics");
     assert_eq!((status, body.as_str()), (200, ""));
     assert!(head.to_lowercase().contains("content-length: "), "{head}");

@@ -219,6 +219,22 @@ fn processes_beyond_the_most_count_for_the_node() {
 }
 
 #[test]
+fn a_folder_with_any_number_of_files_leaves_the_others_their_share() {
+    const FILES: usize = 66_000;
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..FILES {
+        std::fs::File::create(folder.path().join(format!("{number}.vraj"))).unwrap();
+    }
+    let quiet = folder.path().join("quiet");
+    std::fs::create_dir(&quiet).unwrap();
+    three(&quiet);
+    let (text, _) = once(folder.path(), &[]);
+    assert_eq!(text.value("vramshim_node_allocations_total", &[]), Some(6.0));
+    let left_out = text.value("vramshim_serve_unreadable", &[("what", "left_out")]);
+    assert_eq!(left_out, Some((FILES + 3 - (1 << 16)) as f64));
+}
+
+#[test]
 fn damaged_journals_cost_a_message_each_and_a_count() {
     let folder = tempfile::tempdir().unwrap();
     three(folder.path());

@@ -77,6 +77,11 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "a pseudo terminal");
+        // No child keeps the terminal alive.
+        for fd in [master, slave] {
+            // SAFETY: the descriptor is open, and the call takes numbers alone.
+            assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
+        }
         // SAFETY: openpty opened both descriptors, and nothing else owns them.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         let before = modes(&slave);
@@ -179,6 +184,22 @@ impl Terminal {
             while self.take(Duration::from_millis(20)) {}
         }
         self.text()
+    }
+
+    /// Lets the terminal hang up. Returns whether `top` ends within five seconds.
+    pub fn ends_when_it_hangs_up(&mut self) -> bool {
+        // Both descriptors of the master side go: that of the thread which reads, at the next bytes, and this one.
+        self.output = channel().1;
+        self.press("r");
+        self.master = File::open("/dev/null").expect("/dev/null");
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if self.child.try_wait().expect("a child").is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
     }
 
     pub fn until_stopped(&mut self) {

@@ -103,6 +103,18 @@ fn it_opens_a_process() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
+    job.tell("100");
+    let pid = job.pid();
+    for leads_session in [false, true] {
+        let mut terminal = Terminal::open(24, 80, &["--interval", "100ms", &pid.to_string()], &[], leads_session);
+        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        assert!(terminal.ends_when_it_hangs_up(), "{leads_session}");
+    }
+}
+
+#[test]
 fn signals_that_end_it_leave_the_terminal_as_it_was() {
     let (_job, mut first) = one(24, 80);
     first.until("something", |text| text.contains("vramshim top"));

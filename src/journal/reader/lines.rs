@@ -45,7 +45,7 @@ pub(super) struct Kind {
 /// magic and version.
 pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<String>)>> {
     let wrong = |why: NotBeside| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    let file = match plain::open(path) {
+    let file = match plain::beside(path) {
         Ok(Some(file)) => file,
         Ok(None) => return wrong(NotBeside::NotAFile),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -183,7 +183,7 @@ const ENDS: [u64; 2] = [16 << 10, 4 << 20];
 impl CacheSums {
     /// Reads the last sums at the end of a file, whatever its length. `None` if there are none.
     pub fn last(path: &Path) -> io::Result<Option<CacheSums>> {
-        let Some(file) = plain::open(path)? else {
+        let Some(file) = plain::beside(path)? else {
             return Ok(None);
         };
         let size = file.metadata()?.len();

@@ -189,7 +189,7 @@ fn write_file(path: &Path, node: &Node) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let mut out = Output::create(path, true)?;
         out.write_all(text(node).as_bytes())?;
-        out.finish()
+        out.finish_for_all()
     };
     write().map_err(|error| Failure::failed(format!("the metrics cannot be written: {error}")))
 }

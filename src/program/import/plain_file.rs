@@ -7,9 +7,14 @@ use std::path::Path;
 
 /// A file of this size is read whatever it is.
 const FEW_BYTES: u64 = 16 << 20;
-/// No file system compresses a file that is worth reading more than this many times. A file that takes less of the disk
-/// is made of holes, and reading it takes memory for nothing.
-const MOST_COMPRESSED: u64 = 64;
+/// Nothing that is worth reading is compressed more than this many times. A file that takes less of the disk is made of
+/// holes, and reading it takes memory for nothing.
+pub const MOST_COMPRESSED: u64 = 64;
+
+/// The most bytes that so many compressed bytes may stand for.
+pub fn most_expanded(bytes: u64) -> u64 {
+    bytes.saturating_mul(MOST_COMPRESSED).max(FEW_BYTES)
+}
 
 /// What a path leads to that is no plain file, and what to do.
 fn other(kind: FileType) -> &'static str {
@@ -55,7 +60,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
         .get_ref()
         .metadata()
         .map_or(u64::MAX, |found| found.blocks().saturating_mul(512));
-    if file.limit() > FEW_BYTES && stored.saturating_mul(MOST_COMPRESSED) < file.limit() {
+    if file.limit() > most_expanded(stored) {
         return Err(Unreadable::Holes);
     }
     let size = usize::try_from(file.limit()).unwrap_or(usize::MAX);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::plain_file::{self, Unreadable};
+use super::plain_file::{self, MOST_COMPRESSED, Unreadable};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
@@ -52,6 +52,11 @@ pub enum LogError {
 pub enum RowError {
     #[error("the compressed file is cut short: copy it again")]
     Gzip,
+    #[error(
+        "the compressed file stands for more than {MOST_COMPRESSED} times its own bytes, so it is not read on: if it is \
+         right, unpack it and give the log itself"
+    )]
+    Expands,
     #[error("is longer than {LONGEST_LINE_BYTES} bytes: give a CSV log, its columns {COLUMNS}")]
     TooLong,
     #[error("cannot be read: {0}: copy the file again")]
@@ -79,6 +84,7 @@ impl LogError {
             csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::FileTooLarge => {
                 (lines.line, RowError::TooLong)
             }
+            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::QuotaExceeded => (line, RowError::Expands),
             csv::ErrorKind::Io(problem) => (line, RowError::Io(problem.to_string())),
             csv::ErrorKind::Utf8 { .. } => (line, RowError::NoText),
             _ => (line, RowError::Csv(error.to_string())),
@@ -96,13 +102,15 @@ struct LineReader<R> {
     ended: bool,
     line: u64,
     length: usize,
+    /// Bytes that may still come.
+    room: u64,
 }
-
 impl<R: Read> Read for LineReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buffer)?;
         self.ended |= count == 0 && !buffer.is_empty();
         let bytes = &buffer[..count];
+        self.room = (self.room.checked_sub(count as u64)).ok_or(io::ErrorKind::QuotaExceeded)?;
         self.last = bytes.last().copied().unwrap_or(self.last);
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.length += line.len();
@@ -120,10 +128,11 @@ impl<R: Read> Read for LineReader<R> {
 /// Reads a log, plain or gzipped. `each` gets every row.
 pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let file = plain_file::open(path)?;
-    let source: Box<dyn Read> = if gzipped {
-        Box::new(MultiGzDecoder::new(file))
+    let (source, room): (Box<dyn Read>, u64) = if gzipped {
+        let room = plain_file::most_expanded(file.limit());
+        (Box::new(MultiGzDecoder::new(file)), room)
     } else {
-        Box::new(file)
+        (Box::new(file), u64::MAX)
     };
     let source = LineReader {
         source,
@@ -131,6 +140,7 @@ pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End
         ended: false,
         line: 1,
         length: 0,
+        room,
     };
     // RMM quotes nothing; a quotation mark must not join lines. Other programs that write the log again quote fields.
     let mut reader = csv::ReaderBuilder::new()

@@ -176,7 +176,8 @@ fn own(text: &mut Text, node: &Node) {
     text.metric("vramshim_serve_damaged_total", "Journals that are damaged", damaged);
     let label = |what: &str| vec![("what", what.to_owned())];
     let unreadable = [
-        (label("journal"), node.unreadable.len() as u64 + node.own.left_out),
+        (label("journal"), node.unreadable.len() as u64),
+        (label("left_out"), node.own.left_out),
         (label("folder"), node.own.folders_failed),
         (label("account"), node.accounts.failed),
     ];

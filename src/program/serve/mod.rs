@@ -9,6 +9,7 @@ mod accounts;
 mod address;
 mod counted;
 mod end;
+mod folders;
 mod followed_process;
 mod metrics;
 mod node;

@@ -3,25 +3,30 @@
 //! Files are opened for a reading and closed again, so the number of descriptors does not grow with the processes. A
 //! journal that cannot be read costs a message and a count, and nothing else.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::identity;
 use base::text::{many, printable, shown};
-use journal::format::EXTENSION;
 use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
 use super::counted::{Counted, Ended, Totals};
+use super::folders::{Signs, journals_in, signs};
 use super::followed_process::{Identity, Labels, Process, identity};
 use crate::say::say;
 
-/// The most journals that are looked at. A folder can have any number of files.
+/// The most journals that are looked at, of all folders. Each folder has an equal share, and what a folder does not need
+/// goes to the others.
 const MOST_JOURNALS: usize = 1 << 16;
+/// How many names of a folder are read for each one that it may have: the newest of these are taken.
+const READ_FOR_EACH: usize = 4;
+/// A journal that is not ready is opened again at every so many collections, or sooner if its file changes.
+const MOST_SKIPPED: u64 = 64;
 /// The most processes with series of their own; the others count for the node alone. Prometheus keeps each series for
 /// weeks.
 const MOST_SHOWN: usize = 1000;
@@ -48,19 +53,27 @@ pub struct Options {
 pub struct Own {
     pub damaged: u64,
     pub folders_failed: u64,
-    /// Journals that are not looked at, because there are more than `MOST_JOURNALS`.
+    /// Journals that are not looked at, because their folder has more than its share. There may be more.
     pub left_out: u64,
     messages: u64,
 }
 
 enum Known {
-    /// Not opened yet, or its process had not written the header.
-    New,
+    /// Not opened yet, or its process had not written the header at the last of so many looks. The file had these signs.
+    New {
+        looks: u64,
+        was: Signs,
+    },
     Followed(Box<Process>),
     /// Not read any more: the process ended long ago, or on another machine or before the machine started, or the file
     /// cannot be read.
     PassedOver,
 }
+
+const NEW: Known = Known::New {
+    looks: 0,
+    was: (0, 0, 0),
+};
 
 struct Entry {
     inode: u64,
@@ -118,7 +131,7 @@ impl Node {
     fn followed(&self) -> impl Iterator<Item = &Process> {
         self.entries.values().filter_map(|entry| match &entry.known {
             Known::Followed(process) => Some(&**process),
-            Known::New | Known::PassedOver => None,
+            Known::New { .. } | Known::PassedOver => None,
         })
     }
 
@@ -164,27 +177,34 @@ impl Node {
     /// Finds the journals in the folders, and forgets those that vanished. A journal that has another name now is still
     /// the same, and what cannot be listed now has not vanished.
     fn list(&mut self) {
-        let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        let (mut not_listed, mut counted) = (BTreeSet::new(), Vec::new());
         (self.own.folders_failed, self.own.left_out) = (0, 0);
-        let mut not_listed = BTreeSet::new();
         for folder in (self.options.folders)() {
-            if let Err(error) = list_folder(&folder, &mut found, &mut self.own.left_out) {
-                self.own.folders_failed += 1;
-                let problem = format!("{}: {error}", shown(&folder));
-                // What is gone has another name now, or is unmounted. What cannot be read keeps what is known.
-                if error.kind() != io::ErrorKind::NotFound {
-                    not_listed.insert(folder.clone());
-                }
-                if self.told_folders.insert(folder) {
-                    self.tell(&problem);
+            match journals_in(&folder).map(|names| names.take(MOST_JOURNALS * READ_FOR_EACH).count()) {
+                Ok(count) => counted.push((count, folder)),
+                Err(error) => {
+                    self.own.folders_failed += 1;
+                    let problem = format!("{}: {error}", shown(&folder));
+                    // What is gone has another name now, or is unmounted. What cannot be read keeps what is known.
+                    if error.kind() != io::ErrorKind::NotFound {
+                        not_listed.insert(folder.clone());
+                    }
+                    if self.told_folders.insert(folder) {
+                        self.tell(&problem);
+                    }
                 }
             }
         }
-        let too_many = self.own.left_out > 0;
-        let may_be_there = |path: &Path| match path.parent() {
-            Some(folder) if not_listed.contains(folder) => true,
-            _ => too_many && path.exists(),
-        };
+        // The smallest folders come first, so that what they do not need is shared by the others.
+        counted.sort();
+        let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        for (before, (count, folder)) in counted.iter().enumerate() {
+            let share = (MOST_JOURNALS - found.len()) / (counted.len() - before);
+            let taken = self.newest(folder, *count, share);
+            self.own.left_out += count.saturating_sub(taken.len()) as u64;
+            found.extend(taken);
+        }
+        let may_be_there = |path: &Path| path.parent().is_some_and(|folder| not_listed.contains(folder));
         let gone: Vec<PathBuf> = (self.entries.iter())
             .filter(|(path, entry)| match found.get(*path) {
                 Some(inode) => *inode != entry.inode,
@@ -205,12 +225,44 @@ impl Node {
             }
         }
         for (path, inode) in found {
-            let new = Entry {
-                inode,
-                known: Known::New,
-            };
+            let new = Entry { inode, known: NEW };
             self.entries.entry(path).or_insert(new);
         }
+    }
+
+    /// The journals of a folder that has so many, if they are within its share: else those that are followed, and the newest.
+    fn newest(&self, folder: &Path, count: usize, share: usize) -> Vec<(PathBuf, u64)> {
+        let names = journals_in(folder).into_iter().flatten();
+        if count <= share {
+            return names.take(share).collect();
+        }
+        let is_followed = |path: &Path| {
+            matches!(
+                self.entries.get(path),
+                Some(Entry {
+                    known: Known::Followed(_),
+                    ..
+                })
+            )
+        };
+        let of_folder = self
+            .entries
+            .range(folder.to_owned()..)
+            .take_while(|(path, _)| path.starts_with(folder));
+        let followed = of_folder.filter(|(path, _)| path.parent() == Some(folder) && is_followed(path));
+        let still = followed.filter(|(path, entry)| path.symlink_metadata().is_ok_and(|now| now.ino() == entry.inode));
+        let mut taken: Vec<(PathBuf, u64)> = still
+            .map(|(path, entry)| (path.clone(), entry.inode))
+            .take(share)
+            .collect();
+        let others = names.take(share * READ_FOR_EACH).filter(|(path, _)| !is_followed(path));
+        let mut others: Vec<_> = others
+            .map(|(path, inode)| (Reverse(signs(&path)), path, inode))
+            .collect();
+        others.sort();
+        let room = share - taken.len();
+        taken.extend(others.into_iter().take(room).map(|(_, path, inode)| (path, inode)));
+        taken
     }
 
     /// Reads a portion of one journal. Returns whether there is more to read.
@@ -221,7 +273,17 @@ impl Node {
         match &entry.known {
             Known::PassedOver => return false,
             Known::Followed(process) if process.is_done => return false,
-            Known::Followed(_) | Known::New => {}
+            Known::Followed(_) => {}
+            Known::New { looks, was } => {
+                let now = signs(path);
+                let looks = if now == *was { *looks } else { 0 };
+                let is_due = looks == 0 || looks.is_power_of_two() || looks.is_multiple_of(MOST_SKIPPED);
+                let looks = looks + 1;
+                entry.known = Known::New { looks, was: now };
+                if !is_due {
+                    return false;
+                }
+            }
         }
         // Whatever goes wrong from here on, the journal is not read again.
         let known = std::mem::replace(&mut entry.known, Known::PassedOver);
@@ -239,11 +301,11 @@ impl Node {
     fn unread(&mut self, path: &Path, error: &OpenError, known: Known) -> Known {
         match (&error.problem, known) {
             // The process is starting, or what has the name is no journal yet.
-            (Problem::NotReady | Problem::NotAFile, Known::New) => Known::New,
+            (Problem::NotReady | Problem::NotAFile, Known::New { looks, was }) => Known::New { looks, was },
             // It vanished since the folder was listed.
             (Problem::Io(problem), known) if problem.kind() == io::ErrorKind::NotFound => {
                 self.leave(known);
-                Known::New
+                NEW
             }
             // Its process may not have let us read it yet, or the disk answers again later.
             (Problem::Io(_), known) => {
@@ -440,20 +502,4 @@ impl Node {
             _ => {}
         }
     }
-}
-
-/// Adds the journals of a folder with their inodes.
-fn list_folder(folder: &Path, found: &mut BTreeMap<PathBuf, u64>, left_out: &mut u64) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if Path::new(&entry.file_name()).extension() != Some(OsStr::new(EXTENSION)) {
-            continue;
-        }
-        if found.len() < MOST_JOURNALS {
-            found.insert(entry.path(), entry.ino());
-        } else {
-            *left_out += 1;
-        }
-    }
-    Ok(())
 }

@@ -16,7 +16,7 @@ use base::sync::lock;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
@@ -68,6 +68,10 @@ type Answer = Response<Full<Bytes>>;
 
 impl Server {
     async fn answer(self: Arc<Server>, request: Request<Incoming>) -> Answer {
+        // Of two hosts, what stands in front of this server may have looked at the other one.
+        if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            return respond(StatusCode::BAD_REQUEST, TEXT, "more than one Host header\n");
+        }
         if let Some(token) = &self.token
             && !token.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes))
         {

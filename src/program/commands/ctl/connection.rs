@@ -3,17 +3,20 @@
 //! The job may be in a container, with another root folder, another pid there, and another user id than here. The kernel
 //! says who listens: an answer counts only if it is the process that was asked for.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::mem::{size_of, zeroed};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::control::{FOLDERS, folder_in, is_socket_of};
+use base::text::shown;
 use serde_json::Value;
 
+use super::in_root::Place;
 use crate::failure::Failure;
 
 /// How long the job may take to answer. It may wait for the driver meanwhile.
@@ -30,6 +33,8 @@ pub struct Connection {
 struct Process {
     /// Its user, as the process's own user namespace numbers it.
     user: u32,
+    /// The same as this program's user namespace numbers it.
+    user_here: u32,
     /// Its id in its own pid namespace.
     own_pid: u32,
     root: PathBuf,
@@ -49,6 +54,7 @@ impl Process {
         let effective = effective.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok());
         Ok(Process {
             user: in_its_namespace(&folder, effective.unwrap_or(0)),
+            user_here: effective.unwrap_or(0),
             own_pid: last_of("NSpid:").unwrap_or(pid),
             root: if other_root(&folder) {
                 folder.join("root")
@@ -59,15 +65,21 @@ impl Process {
     }
 
     /// The sockets that may be the process's.
-    fn sockets(&self) -> Vec<PathBuf> {
+    fn sockets(&self) -> Vec<Place> {
+        let Ok(root) = Place::root(&self.root) else {
+            return Vec::new();
+        };
         let folders = FOLDERS.iter().map(|parent| folder_in(Path::new(parent), self.user));
-        let entries = folders.flat_map(|folder| {
-            let inside = self.root.join(folder.strip_prefix("/").unwrap_or(&folder));
-            std::fs::read_dir(inside).into_iter().flatten().flatten()
+        let folders = folders.filter_map(|folder| root.at(&folder).ok());
+        let is_its = |name: &OsStr| name.to_str().is_some_and(|name| is_socket_of(name, self.own_pid));
+        let sockets = folders.flat_map(|folder| {
+            let names = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
+            let own = names.map(|entry| entry.file_name()).filter(|name| is_its(name));
+            own.filter_map(|name| folder.inside(&name).ok()).collect::<Vec<_>>()
         });
-        let is_its = |name: &str| is_socket_of(name, self.own_pid);
-        let own = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_its));
-        own.map(|entry| entry.path()).collect()
+        sockets
+            .filter(|socket| socket.metadata().is_ok_and(|found| found.file_type().is_socket()))
+            .collect()
     }
 }
 
@@ -106,7 +118,7 @@ impl Connection {
         let process = Process::of(pid)?;
         let mut problem = None;
         for socket in process.sockets() {
-            match connect(&socket, pid) {
+            match connect(&socket.path(), pid) {
                 Ok(stream) => return Ok(Connection { pid, stream }),
                 Err(error) => problem = Some(error),
             }
@@ -165,8 +177,36 @@ fn connect(socket: &Path, pid: u32) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A file of the process, by the name that it has for the process.
-pub fn file_of(pid: u32, path: &Path) -> Result<PathBuf, Failure> {
-    let process = Process::of(pid)?;
-    Ok(process.root.join(path.strip_prefix("/").unwrap_or(path)))
+/// The journal of a process, by the name that it has for the process. A plain file of the process's user is there.
+pub struct JournalOf {
+    /// Keeps `path` right, which leads through it.
+    _folder: Place,
+    pub path: PathBuf,
+    pub file: Place,
+}
+
+impl JournalOf {
+    pub fn of(pid: u32, path: &Path) -> Result<JournalOf, Failure> {
+        let process = Process::of(pid)?;
+        let found = || -> io::Result<JournalOf> {
+            let name = path.file_name().ok_or(io::ErrorKind::NotFound)?;
+            let folder = Place::root(&process.root)?.at(path.parent().unwrap_or(path))?;
+            let file = folder.inside(name)?;
+            let (found, path) = (file.metadata()?, folder.path().join(name));
+            // SAFETY: the call takes nothing and cannot fail.
+            let is_root = unsafe { libc::geteuid() } == 0;
+            match found.is_file() {
+                false => Err(io::Error::other("no plain file")),
+                true if is_root && found.uid() != process.user_here => {
+                    Err(io::Error::other("a file of another user than the process's"))
+                }
+                true => Ok(JournalOf {
+                    _folder: folder,
+                    path,
+                    file,
+                }),
+            }
+        };
+        found().map_err(|error| Failure::failed(format!("{}: cannot be read: {error}", shown(path))))
+    }
 }

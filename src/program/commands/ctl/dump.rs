@@ -12,7 +12,7 @@ use journal::reader::{CacheSums, Journal, Stacks, TensorFile};
 use serde_json::{Value, json};
 
 use super::ask;
-use super::connection::file_of;
+use super::connection::JournalOf;
 use crate::failure::Failure;
 
 /// How long a dump waits for a snapshot of PyTorch's tensors, in microseconds.
@@ -28,10 +28,12 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
         )));
     }
     let (path, _) = journal_of(pid)?;
-    let from = file_of(pid, &path)?;
-    let unread = |error: io::Error| Failure::failed(format!("{}: cannot be read: {error}", shown(&from)));
-    let source = open(&from).map_err(unread)?;
-    if copy::would_replace(&source, &from, to).map_err(unread)? {
+    let found = JournalOf::of(pid, &path)?;
+    let from = &found.path;
+    let unread = |error: io::Error| Failure::failed(format!("{}: cannot be read: {error}", shown(&path)));
+    // A plain file was found, and this opens the same one, whatever has its name by now.
+    let source = InFile(File::open(found.file.path()).map_err(unread)?);
+    if copy::would_replace(&source, from, to).map_err(unread)? {
         return Err(Failure::refused(format!(
             "{}: the job writes its own journal there, or a file beside it; give another name",
             shown(to)
@@ -43,13 +45,13 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
             shown(&other)
         )));
     }
-    let torch = snapshot(&TensorFile::beside(&from));
+    let torch = snapshot(&TensorFile::beside(from));
     ask(pid, "mark")?;
     let (_, now_ns) = journal_of(pid)?;
-    let dumped = copy::dump(&source, &from, to, now_ns).map_err(|error| match error.kind() {
+    let dumped = copy::dump(&source, from, to, now_ns).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::failed(format!(
             "{}: the journal is of another version than this program's",
-            shown(&from)
+            shown(&path)
         )),
         _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
     })?;
@@ -98,19 +100,5 @@ pub(super) fn journal_of(pid: u32) -> Result<(PathBuf, u64), Failure> {
         _ => Err(Failure::failed(format!(
             "process {pid} does not say where its journal is"
         ))),
-    }
-}
-
-/// Opens a plain file: the job could have any other kind of file at its journal's name by now.
-fn open(path: &Path) -> io::Result<InFile> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(InFile(file))
-    } else {
-        Err(io::Error::other("no plain file"))
     }
 }

@@ -5,6 +5,7 @@
 
 mod connection;
 mod dump;
+mod in_root;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use config::Change;
 use journal::reader::Journal;
 use serde_json::Value;
 
-use self::connection::Connection;
+use self::connection::{Connection, JournalOf};
 use crate::analysis::held::Caches;
 use crate::escaped;
 use crate::failure::Failure;
@@ -116,7 +117,8 @@ impl Ctl {
             }
             Order::Set { name, value } => {
                 // A wrong name or value is told without the job. One with a blank would be two words there.
-                Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{name} {value:?}: {why}")))?;
+                Change::parse(&name, &value)
+                    .map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
                 let value = value.replace(char::is_whitespace, "");
                 let answer = ask(pid, &format!("set {name} {value}"))?;
                 print(json, &answer, |out| {
@@ -125,6 +127,11 @@ impl Ctl {
             }
         }
     }
+}
+
+/// What the user typed, as a message may repeat it.
+fn short(given: &str) -> String {
+    printable(given, 200)
 }
 
 /// The job's answer to a line.
@@ -157,7 +164,8 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     let figures = answer["stats"].as_object().cloned().unwrap_or_default();
     if let Some(unknown) = names.iter().find(|name| !figures.contains_key(name.as_str())) {
         return Err(Failure::refused(format!(
-            "the job has no figure {unknown}; vramshim ctl PID stats lists all that it has"
+            "the job has no figure {}; vramshim ctl PID stats lists all that it has",
+            short(unknown)
         )));
     }
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
@@ -176,8 +184,9 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
 
 /// Adds what is live and what is cached on each device. The job itself does not know what is used inside PyTorch's cache.
 fn add_held(pid: u32, answer: &mut Value) {
-    let journal = dump::journal_of(pid).and_then(|(path, _)| connection::file_of(pid, &path));
-    let Some(journal) = journal.ok().and_then(|path| Journal::open(&path).ok()) else {
+    let journal = dump::journal_of(pid).and_then(|(path, _)| JournalOf::of(pid, &path));
+    let Ok(place) = journal else { return };
+    let Ok(journal) = Journal::open(&place.path) else {
         return;
     };
     let header = journal.header();
@@ -220,7 +229,11 @@ fn row(name: &str, value: &Value) -> Vec<String> {
         Some(bytes) if !is_number && bytes > 0 => size(bytes),
         _ => String::new(),
     };
-    vec![printable(name, LONGEST_TEXT), value.to_string(), words]
+    vec![
+        printable(name, LONGEST_TEXT),
+        printable(&value.to_string(), LONGEST_TEXT),
+        words,
+    ]
 }
 
 fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
@@ -229,8 +242,30 @@ fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
     print(json, &answer["devices"], |out| {
         for one in answer["devices"].as_array().into_iter().flatten() {
             let bytes = one["given_back"].as_u64().unwrap_or(0);
-            writeln!(out, "device {}: {} given back", one["device"], size(bytes))?;
+            writeln!(
+                out,
+                "device {}: {} given back",
+                short(&one["device"].to_string()),
+                size(bytes)
+            )?;
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_job_turns_a_row_round_or_is_long() {
+        let value = Value::from("a\u{202e}b\u{200b}".repeat(10_000));
+        let row = row("figure\u{2066}", &value).concat();
+        assert!(
+            !row.chars().any(base::text::is_hidden) && row.len() < 20_000,
+            "{}",
+            row.len()
+        );
+        assert!(short(&"x".repeat(100_000)).len() < 300);
+    }
 }

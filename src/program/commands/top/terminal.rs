@@ -1,7 +1,7 @@
 //! Runs the screen of `top`: draws, reads keys and signals, and restores the terminal at the end, also after a panic or
 //! signal.
 
-use std::io::{self, Stdout};
+use std::io::{self, IsTerminal, Stdout};
 use std::time::{Duration, Instant};
 
 use ratatui::Terminal;
@@ -32,6 +32,7 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
         leave();
         hook(information);
     }));
+    end_with_the_terminal();
     let shown = open().and_then(|mut terminal| show(&mut terminal, machine, interval, &mut signals));
     leave();
     match shown {
@@ -40,6 +41,24 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
         Ok(Some(signal)) => emulate_default_handler(signal).map_err(Failure::failed),
         Err(error) => Err(Failure::failed(format!("cannot use the terminal: {error}"))),
     }
+}
+
+/// Ends the program by SIGHUP once the terminal is gone. This has a thread of its own, because crossterm reads a terminal
+/// that hung up without an end.
+fn end_with_the_terminal() {
+    let watched = |fd| libc::pollfd {
+        // `poll` passes over a negative number. What is no terminal, such as /dev/null, does not hang up.
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    let stdin = if io::stdin().is_terminal() { 0 } else { -1 };
+    let mut terminals = [watched(stdin), watched(1)];
+    std::thread::spawn(move || {
+        // Of no event but an error or a hang-up `poll` tells. SAFETY: the array outlives the call, which has its length.
+        while unsafe { libc::poll(terminals.as_mut_ptr(), 2, -1) } <= 0 {}
+        let _ = emulate_default_handler(SIGHUP);
+    });
 }
 
 type Screens = Terminal<CrosstermBackend<Stdout>>;
