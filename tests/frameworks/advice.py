@@ -1,6 +1,6 @@
 """Jobs of PyTorch that die of memory, each of a kind of its own, for scripts/ci/advice. usage: advice.py NAME
 
-Variables carry out advice: LESS is bytes not to hold, ASK the bytes of the last request, DEVICE the device, FRACTION PyTorch's own
+Variables carry out advice: LESS is bytes not to hold, ASK the bytes of the last request, FRACTION PyTorch's own
 limit. Ends with 3 if memory lacks. HISTORY names a file for what PyTorch's own history says of the failure: bytes by line.
 """
 
@@ -19,18 +19,17 @@ import torch
 import foretold
 
 KIB, MIB = 1 << 10, 1 << 20
-DEVICE = "cuda:" + os.environ.get("DEVICE", "0")
 LESS = int(os.environ.get("LESS", "0"))
 
 
 # No frame of Python: the line that calls it is the one that holds.
-tensor = functools.partial(torch.empty, dtype=torch.uint8, device=DEVICE)
+tensor = functools.partial(torch.empty, dtype=torch.uint8, device="cuda")
 
 
 def weights(mebibytes):
     """Holds so much, less what is not to be held, in layers of 20 MiB as a model has them."""
     left = mebibytes * MIB - LESS
-    return [tensor(20 * MIB) for _ in range(left // (20 * MIB))] + [tensor(left % (20 * MIB))]
+    return [tensor(20 * MIB + left % (20 * MIB))] + [tensor(20 * MIB) for _ in range(left // (20 * MIB) - 1)]
 
 
 def ask(mebibytes):
@@ -43,6 +42,10 @@ def too_large():
 
 def full():
     return weights(1600), ask(700)
+
+
+def both_devices():
+    return torch.empty(1, device="cuda:1"), weights(1600), ask(700)
 
 
 def odd_sizes():
@@ -77,7 +80,7 @@ def in_pieces():
         del scratch[:]
         hidden.append(tensor((60 + 3 * size) * MIB))
     del hidden[1::2]
-    return hidden, ask(400)
+    return hidden, ask(700)
 
 
 def small_pieces():
