@@ -59,6 +59,8 @@ fn a_log_ends_before_its_file_was_changed() {
         let arguments = [log.to_str().unwrap(), "--force", "-o", journal.to_str().unwrap()];
         run("import", &arguments).ok();
         let page = run("inspect", &[journal.to_str().unwrap(), "--json"]).json();
+        let said = &page["jobs"][0]["why"]["text"];
+        assert_says(&said.text(), "The size of the device is not known");
         let start_s = page["jobs"][0]["start_time_ns"].number() / 1_000_000_000;
         assert_eq!(start_s / DAY_S, day, "{from} to {to}");
     }

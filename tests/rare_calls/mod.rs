@@ -30,6 +30,7 @@ tests! {
     a_block_is_freed_in_the_order_of_a_stream_without_events_of_contexts => under_each_strategy("ordered", |job| {
         job.sim("64MiB", 2).env("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801")
     });
+    a_free_that_the_driver_refuses_for_its_place_is_refused_alike => under_each_strategy("nowhere", |job| job);
     /// Calls of the library write and read files, which ends a cancelled thread. That would unwind frames of Rust.
     a_cancelled_thread_ends_at_its_own_cancellation_point => under_each_strategy("cancelled", |job| job);
 }

@@ -335,12 +335,34 @@ static void cancelled(void)
     CHECK(cuMemFree_v2(block));
 }
 
+static void frees_inside(void *block)
+{
+    EXPECT(cuMemFreeAsync(*(CUdeviceptr *)block, NULL), CUDA_ERROR_NOT_PERMITTED);
+}
+
+/* In a host function, and without a context, the driver refuses a free whatever the address. */
+static void nowhere(void)
+{
+    CUdeviceptr block;
+    CUstream stream;
+    begin();
+    CHECK(cuStreamCreate(&stream, 1));
+    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
+    CHECK(cuLaunchHostFunc(stream, frees_inside, &block));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemFree_v2(block));
+    EXPECT(cuMemFree_v2(block), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuCtxSetCurrent(NULL));
+    EXPECT(cuMemFree_v2(block), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxSetCurrent(context));
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
         {"handle", handle}, {"dying", in_a_dying_context}, {"detached", detached}, {"sparse", sparse}, {"unseen", unseen},
         {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"refused", refused},
-        {"ordered", ordered}, {"cancelled", cancelled},
+        {"ordered", ordered}, {"cancelled", cancelled}, {"nowhere", nowhere},
     };
     return PLAY(scenes, argc, argv);
 }

@@ -29,6 +29,8 @@ struct Play {
     now: Held,
     peak: Held,
     failure: Option<Held>,
+    /// A time between two steps, and what is allocated then.
+    at: (u64, u64),
 }
 
 impl Play {
@@ -94,6 +96,9 @@ impl Play {
             _ => {}
         }
         self.peak.reserved = self.peak.reserved.max(self.now.reserved);
+        if number.is_multiple_of(5) {
+            self.at = (self.job.now_ns() + 500_000, self.now.allocated);
+        }
         if self.now.allocated > self.peak.allocated {
             self.peak.allocated = self.now.allocated;
         }
@@ -124,6 +129,7 @@ fn random_job(folder: &Path, steps: &[(u64, u64)]) -> Play {
         now: Held::default(),
         peak: Held::default(),
         failure: None,
+        at: (0, 0),
     };
     // PyTorch's part of the file must tell of a segment.
     for &(what, number) in [(0, 0), (3, 0)].iter().chain(steps) {
@@ -194,7 +200,10 @@ proptest! {
     fn all_views_have_the_same_bytes(steps in prop::collection::vec((0u64..9, 0u64..600), 20..90)) {
         let folder = tempfile::tempdir().unwrap();
         let play = random_job(folder.path(), &steps);
-        let Play { job, tensors, now, peak, failure, .. } = play;
+        let Play { job, tensors, now, peak, failure, at, .. } = play;
+        // After the last step no time is left.
+        let at = Some(at).filter(|&(time_ns, _)| time_ns > 0 && time_ns < job.now_ns());
+        let time = at.map_or(String::new(), |(time_ns, _)| format!("{time_ns}ns"));
         let end_us = BEGAN_US + job.now_ns() / 1000 + 100;
         let path = job.end(Some(0)).unwrap();
         std::fs::write(path.with_extension("tensors"), format!("{tensors}D\t{end_us}\t1\t0\n")).unwrap();
@@ -212,13 +221,21 @@ proptest! {
         let figures = ["live_at_end", "peak_bytes", "peak_reserved"].map(|name| drawn[name].number());
         prop_assert_eq!(figures, [now.allocated, peak.allocated, peak.reserved]);
 
-        let moments = [("peak", Some(peak.allocated)), ("end", Some(now.allocated)), ("oom", failure.map(|held| held.allocated))];
+        let moments = [
+            ("peak", Some(peak.allocated)),
+            ("end", Some(now.allocated)),
+            ("oom", failure.map(|held| held.allocated)),
+            (time.as_str(), at.map(|(_, allocated)| allocated)),
+        ];
         for (moment, live) in moments {
             let Some(live) = live else { continue };
             let page = json(&path, &["--at", moment, "--top", "stack"]);
             let found = page["jobs"][0]["at"]["devices"].list().iter().find(|device| device["device"] == 0);
             let holders = found.map_or(0, |device| sum(&device["holders"], "bytes"));
             prop_assert_eq!((found.map_or(0, |device| device["allocated"].number()), holders), (live, live), "{}", moment);
+            if moment == time {
+                continue;
+            }
             let out = folder.path().join(moment);
             let format = ["--to", "collapsed", "--at", moment, "-o", out.to_str().unwrap()];
             vramshim_with(&[&["export"], &format[..]].concat(), [&path]).ok();

@@ -114,8 +114,11 @@ fn stacks_are_named_by_the_line_and_missing_ones_are_explained() {
 #[test]
 fn leaks_and_growth_name_what_stays_a_step() {
     for strategy in STRATEGIES {
-        let (_folder, path, truth) = generated(leaking(strategy));
-        assert!(truth.steps > 10);
+        let (_folder, path, truth) = generated(Plan {
+            events: 100_000,
+            ..leaking(strategy)
+        });
+        assert!(truth.steps > 64, "of so many marks a part is looked at");
         let page = json(&path, &["--leaks", "--growth"]);
         let leaks = device(&page, "leaks");
         assert_eq!(leaks["suspected_bytes"], truth.leaked, "{strategy}");

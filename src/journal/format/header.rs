@@ -81,36 +81,6 @@ pub enum Ended {
     Exit = 1,
 }
 
-/// A function by which a job looks up functions at run time. The number is the index in `Header::routes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    Dlsym = 0,
-    Dlvsym = 1,
-    /// `cuGetProcAddress`
-    GetProcAddress = 2,
-    /// `cudaGetDriverEntryPoint`
-    EntryPoint = 3,
-}
-
-impl Route {
-    pub const ALL: [Route; 4] = [Route::Dlsym, Route::Dlvsym, Route::GetProcAddress, Route::EntryPoint];
-}
-
-/// More entries than there are routes, so that a new route changes no offset.
-pub const MAX_ROUTES: usize = 8;
-
-/// The functions of the library that one route has handed out.
-#[derive(Debug)]
-#[repr(C)]
-pub struct RouteEntry {
-    /// The number of look-ups that got a function of the library.
-    pub handed_out: AtomicU64,
-    /// The driver functions that were handed out: bit N stands for the function with `Api` number N.
-    pub driver: AtomicU64,
-    /// The runtime functions that were handed out: bit N stands for `Api` number `FIRST_RUNTIME_API` + N.
-    pub runtime: AtomicU64,
-}
-
 /// The header of the file. Fields that change while the job runs are atomic. All others are written before `ready` is
 /// set, except those of `devices`, which are written before their `present`.
 #[repr(C)]
@@ -175,8 +145,8 @@ pub struct Header {
     pub environment: [u8; 4096],
     /// The limit of the process on each device in bytes, in the order of `devices`; 0 if there is none.
     pub limits: [AtomicU64; MAX_DEVICES],
-    /// How the job looked up functions of the library, in the order of `Route`.
-    pub routes: [RouteEntry; MAX_ROUTES],
+    /// Zeros.
+    pub unused: [u64; 24],
     /// Successful frees of addresses that the library did not know, because they were allocated without it. A packed
     /// word.
     pub unknown_frees: AtomicU64,

@@ -76,7 +76,7 @@ pub mod stacks;
 pub mod tensors;
 
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
-pub use header::{Device, DeviceEntry, Ended, Header, LimitSource, MAX_ROUTES, Route, RouteEntry, SizeDialect};
+pub use header::{Device, DeviceEntry, Ended, Header, LimitSource, SizeDialect};
 pub use record::{
     Allocation, Allocator, Amount, ContextMeasure, Event, Figure, FrameworkRequest, Heap, HostMemory, LARGEST_RANGE,
     Library, Listed, MarkKind, MemInfo, Mps, ProcessBytes, Quantity, RawRecord, Reason, Record, ShortName, SurgeShare,

@@ -8,10 +8,8 @@ use super::error::Problem;
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::record::Bits;
 use crate::format::{
-    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, Route, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC, VERSION,
-    check,
+    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC, VERSION, check,
 };
-use base::api::FIRST_RUNTIME_API;
 use base::shortage::Refuser;
 
 /// The header of a journal (`format::Header`). In texts, bytes that are not UTF-8 are replaced by U+FFFD.
@@ -39,8 +37,6 @@ pub struct Header {
     /// `(name, value)`
     pub environment: Vec<(String, String)>,
     pub devices: Vec<Device>,
-    /// How the job looked up functions of the library, in the order of `format::Route`.
-    pub routes: Vec<HandedOut>,
     /// Successful frees of addresses that the library did not know.
     pub unknown_frees: u64,
     pub lost_first_ns: u64,
@@ -63,27 +59,6 @@ pub struct Header {
     /// The slots of the ring, if the file became full.
     pub(super) ring: Option<(u64, u64)>,
     pub(super) ring_taken: u64,
-}
-
-/// The functions of the library that one route handed out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HandedOut {
-    /// The number of look-ups that got a function of the library.
-    pub times: u64,
-    /// Bit sets of the functions that were handed out, as in `format::RouteEntry`.
-    driver: u64,
-    runtime: u64,
-}
-
-impl HandedOut {
-    /// Whether the route handed out the function with this `Api` number.
-    pub fn has(&self, api: u16) -> bool {
-        let bit = |word: u64, number: u16| number < 64 && word >> number & 1 == 1;
-        match api.checked_sub(FIRST_RUNTIME_API) {
-            Some(number) => bit(self.runtime, number),
-            None => bit(self.driver, api),
-        }
-    }
 }
 
 impl Header {
@@ -206,11 +181,6 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         check => check == check::of_bytes([&h.software[..]]),
     };
     damage.note(!software_is_right, "software");
-    let routes = h.routes[..Route::ALL.len()].iter().map(|route| HandedOut {
-        times: route.handed_out.load(Relaxed),
-        driver: route.driver.load(Relaxed),
-        runtime: route.runtime.load(Relaxed),
-    });
     Ok(Header {
         pid: h.pid,
         parent_pid: h.parent_pid,
@@ -228,7 +198,6 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         job: text(&h.job),
         command_line: texts(&h.command_line),
         environment: pairs(&h.environment),
-        routes: routes.collect(),
         devices,
         unknown_frees,
         lost_errno: loss.0,

@@ -27,7 +27,7 @@ mod texts;
 
 pub use crate::format::Device;
 pub use error::{OpenError, Problem};
-pub use header::{HandedOut, Header};
+pub use header::Header;
 pub use journal::{Journal, State};
 pub use lines::NotBeside;
 pub use plain::open as open_plain;

@@ -164,7 +164,7 @@ impl TensorFile {
 /// What PyTorch said last of its cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSums {
-    /// Until when the sums hold, in microseconds since 1970.
+    /// When PyTorch was asked, or until when nothing changed, in microseconds since 1970.
     pub at_us: u64,
     /// Until when the file has the tensors.
     pub until_us: u64,
@@ -199,7 +199,8 @@ impl CacheSums {
     fn in_end(end: &str, is_all: bool) -> Option<CacheSums> {
         let end = if is_all { end } else { end.split_once('\n')?.1 };
         let mut sums = CacheSums::default();
-        let (mut until_us, mut follows) = (None::<u64>, false);
+        // Until when tensors are told by the last line `D`, by the one after, and by the one that follows the sums.
+        let (mut until_us, mut later_us, mut next_us) = (None::<u64>, None, None);
         // The last piece is empty, or a line that is being written.
         for line in end.rsplit('\n').skip(1) {
             let parsed = match line.as_bytes().first() {
@@ -213,15 +214,18 @@ impl CacheSums {
                     event: TensorEvent::Balance {
                         allocated, reserved, ..
                     },
-                }) if follows => {
+                }) if next_us.is_some() => {
                     sums.devices.insert(device, allocated.zip(reserved)?);
-                    (sums.at_us, sums.until_us) = (until_us?.max(time_us), until_us?);
+                    // Nothing differed at a later line.
+                    (sums.at_us, sums.until_us) = (time_us.max(later_us.unwrap_or(0)), until_us?);
                 }
                 _ if !sums.devices.is_empty() => return Some(sums),
                 Some(TensorLine::Drained { time_us, .. }) => {
-                    (until_us, follows) = (until_us.or(Some(time_us)), true);
+                    later_us = later_us.max(next_us);
+                    next_us = Some(time_us);
+                    until_us = until_us.or(next_us);
                 }
-                _ => follows = false,
+                _ => (later_us, next_us) = (later_us.max(next_us), None),
             }
         }
         (is_all && !sums.devices.is_empty()).then_some(sums)

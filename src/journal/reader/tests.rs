@@ -174,7 +174,7 @@ fn says(path: &Path) -> (String, bool) {
     let found: Vec<Record> = records.by_ref().map(Result::unwrap).collect();
     let mut header = journal.header().clone();
     let damaged = !std::mem::take(&mut header.damaged).is_empty() || records.damaged() > 0;
-    (header.routes, header.ring_taken, header.claimed) = (Vec::new(), 0, 0);
+    (header.ring_taken, header.claimed) = (0, 0);
     let counts = (journal.lost(), journal.state(), records.unfinished());
     (format!("{header:?} {counts:?} {found:?}"), damaged)
 }

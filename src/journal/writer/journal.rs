@@ -13,7 +13,7 @@ use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::pair_check;
-use crate::format::{Device, MAX_ROUTES, RawRecord, RouteEntry, SizeDialect, UNDER_WAY, check, commit_word};
+use crate::format::{Device, RawRecord, SizeDialect, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -249,19 +249,6 @@ impl Journal {
                 }
             }
         });
-    }
-
-    /// Copies into the header how often each route handed out functions of the library. Does nothing but loads and
-    /// stores, because it runs inside `dlsym`.
-    pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
-        let header = self.mapping.header();
-        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
-        let shown = unsafe { &(*header).routes };
-        for (shown, counted) in shown.iter().zip(routes) {
-            shown.handed_out.store(counted.handed_out.load(Relaxed), Relaxed);
-            shown.driver.store(counted.driver.load(Relaxed), Relaxed);
-            shown.runtime.store(counted.runtime.load(Relaxed), Relaxed);
-        }
     }
 
     /// Counts a successful free of an address that the library did not know.

@@ -36,8 +36,7 @@ use std::{mem, ptr};
 use libc::{LM_ID_BASE, Lmid_t, RTLD_DEFAULT, RTLD_DI_LMID, RTLD_NEXT};
 
 use super::table::Entry;
-use crate::engine::Route;
-use crate::next::elf::{self, Object, Position};
+use crate::next::elf::{self, Position};
 use crate::next::{runtimes, symbols};
 
 /// A decision. If `go_on` is null, the caller gets `value`. A null `go_on` can also mean that there is no next function.
@@ -55,14 +54,6 @@ impl Decision {
             go_on: ptr::null_mut(),
         }
     }
-}
-
-/// A function of ours that is the answer.
-#[derive(Clone, Copy)]
-enum Ours {
-    Hooked(Entry),
-    /// `dlsym` or `dlvsym` itself.
-    LookUp(*const c_void),
 }
 
 /// A question, its caller, and the next layer's function that answers it.
@@ -101,13 +92,7 @@ impl Question {
                 return Decision::answer(symbols::behind_us(name));
             }
             if self.handle == RTLD_NEXT && behind_us {
-                return self.hand_out(ours);
-            }
-            // The normal search finds our function, unless an object in front of us has it too. This call counts the look-up.
-            let found_before_ours =
-                |object: &Object| (object.position() == Position::BeforeOurs && object.exports(name)).then_some(());
-            if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
-                self.hand_out(ours);
+                return Decision::answer(ours);
             }
             return go_on;
         }
@@ -119,32 +104,24 @@ impl Question {
             Some(Position::BeforeOurs) => go_on,
             // The handle was that of the whole program, or ours.
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
-            Some(Position::Ours) => self.hand_out(ours),
+            Some(Position::Ours) => Decision::answer(ours),
             Some(Position::BehindOurs) if runtimes::depends_on_caller(name) => go_on,
             _ if self.is_in_another_namespace() => go_on,
             Some(Position::BehindOurs) | None => {
                 symbols::note_driver_function(name, found);
-                self.hand_out(ours)
+                Decision::answer(ours)
             }
         }
     }
 
     /// Our function of this name, if we have one for this caller. Nearly every question ends here.
-    fn ours(&self, name: &CStr) -> Option<Ours> {
+    fn ours(&self, name: &CStr) -> Option<*const c_void> {
         match name.to_bytes() {
-            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::entry(bytes).map(Ours::Hooked),
-            b"dlsym" if self.is_from_a_layer_in_front() => Some(Ours::LookUp(dlsym as *const c_void)),
-            b"dlvsym" if self.is_from_a_layer_in_front() => Some(Ours::LookUp(dlvsym as *const c_void)),
+            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::entry(bytes).map(Entry::ours),
+            b"dlsym" if self.is_from_a_layer_in_front() => Some(dlsym as *const c_void),
+            b"dlvsym" if self.is_from_a_layer_in_front() => Some(dlvsym as *const c_void),
             _ => None,
         }
-    }
-
-    fn hand_out(&self, ours: Ours) -> Decision {
-        let route = if self.versioned { Route::Dlvsym } else { Route::Dlsym };
-        Decision::answer(match ours {
-            Ours::Hooked(entry) => entry.hand_out(route),
-            Ours::LookUp(function) => function,
-        })
     }
 
     /// Whether the handle is that of an object in another namespace than ours. Asked only of a handle that the loader has

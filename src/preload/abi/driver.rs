@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -457,7 +457,7 @@ pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_
     unsafe {
         let result = next::cuGetProcAddress(name, out, version, flags);
         if result == SUCCESS && !out.is_null() {
-            *out = route(Route::GetProcAddress, name, *out, version, flags);
+            *out = route(name, *out, version, flags);
         }
         result
     }
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     unsafe {
         let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
         if result == SUCCESS && !out.is_null() {
-            *out = route(Route::GetProcAddress, name, *out, version, flags);
+            *out = route(name, *out, version, flags);
         }
         result
     }

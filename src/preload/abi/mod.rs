@@ -15,13 +15,8 @@ mod runtime;
 mod table;
 mod torch;
 
-use std::ffi::c_void;
-
-use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next;
-use base::api::Api;
-use route::variant;
 use table::{Entry, table};
 
 /// The exported driver functions.
@@ -57,28 +52,6 @@ macro_rules! nvml_table {
 nvml_table! {
     nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetComputeRunningProcesses,
     nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
-}
-
-impl Entry {
-    /// Our function, for a job that looks it up by `route`, which is counted.
-    fn hand_out(self, route: Route) -> *mut c_void {
-        engine::handed_out(route, self.api());
-        self.ours().cast_mut()
-    }
-
-    /// The name under which calls of it are recorded, if they are recorded.
-    fn api(self) -> Option<Api> {
-        let variant = variant(self.name());
-        let called = |name: &str| Api::ALL.iter().find(|api| api.name() == name).copied();
-        match variant.base {
-            "cuGraphAddNode" => Some(Api::cuGraphAddMemAllocNode),
-            "cuExternalMemoryGetMappedBuffer" => Some(Api::cuImportExternalMemory),
-            "cudaExternalMemoryGetMappedBuffer" => Some(Api::cudaImportExternalMemory),
-            "cuMemAlloc" if variant.generation == 1 => Some(Api::cuMemAlloc_v1),
-            "cuMemFree" if variant.generation == 1 => Some(Api::cuMemFree_v1),
-            base => called(base),
-        }
-    }
 }
 
 /// The entry of this name. Names are matched whole: a match by prefix would take cuDNN's `cudnnCreate` for a CUDA

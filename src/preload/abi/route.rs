@@ -11,7 +11,6 @@ use std::ptr;
 
 use super::DRIVER;
 use super::table::Entry;
-use crate::engine::Route;
 use crate::next::{self, symbols};
 use base::cuda::{DriverError, check};
 
@@ -71,17 +70,16 @@ fn second_generation_since(base: &str) -> i32 {
 }
 
 /// Our function in place of the next layer's answer for `name`, or that answer itself if we have no such function.
-/// `way` is the function by which the job asked.
 ///
 /// # Safety
 /// `name` is null or a C string.
-pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, version: i32, flags: u64) -> *mut c_void {
+pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flags: u64) -> *mut c_void {
     if name.is_null() || answer.is_null() {
         return answer;
     }
     if symbols::is_ours(answer) {
         let same = DRIVER().iter().find(|entry| std::ptr::eq(entry.ours(), answer));
-        return same.map_or(answer, |entry| entry.hand_out(way));
+        return same.map_or(answer, |entry| entry.ours().cast_mut());
     }
     if next::layer_in_front().is_some_and(|front| front.holds(answer)) {
         // The layer's function calls ours. Without it, the layer would not count what the job takes.
@@ -95,7 +93,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
     let base = variant(name).base;
     let family = || DRIVER().iter().filter(|entry| variant(entry.name()).base == base);
     if let Some(same) = family().find(|entry| entry.next().and_then(|next| next.get()) == Some(answer)) {
-        return same.hand_out(way);
+        return same.ours().cast_mut();
     }
     let chosen = family().find(|entry| is_answered_for(entry, answer)).or_else(|| {
         // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it,
@@ -109,7 +107,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
             if let Some(next) = chosen.next() {
                 next.adopt(answer);
             }
-            chosen.hand_out(way)
+            chosen.ours().cast_mut()
         }
         None => answer,
     }

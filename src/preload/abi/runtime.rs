@@ -10,7 +10,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{self, Route};
+use crate::engine;
 use crate::next::c_name;
 use crate::next::runtimes::RuntimeFunction;
 use base::api::Api;
@@ -133,7 +133,7 @@ macro_rules! export_entry_point {
                 ) -> i32 = std::mem::transmute(next);
                 let result = next(symbol, out, $($extra,)* flags, status);
                 if result == 0 && !out.is_null() {
-                    *out = route(Route::EntryPoint, symbol, *out, $version, flags);
+                    *out = route(symbol, *out, $version, flags);
                 }
                 result
             }

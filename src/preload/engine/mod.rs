@@ -8,7 +8,7 @@
 //! - `start`: how a hook enters the engine, and how the engine starts and ends
 //! - `control`: what the library answers about itself and can be told (`shim.h`, `vramshim ctl`)
 //! - `call`: one file for each family of CUDA functions
-//! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
+//! - `process`: the engine of this process, if it runs
 //! - `marks`: moments and ranges that the job names
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
@@ -21,7 +21,6 @@ pub mod control;
 pub mod marks;
 mod pools;
 mod process;
-mod routes;
 mod scope;
 mod sockets;
 mod start;
@@ -52,7 +51,6 @@ pub use call::nvml;
 pub use call::torch::figures::no_torch_stats;
 pub use control::{Limit, Stats};
 pub use process::running;
-pub use routes::{Route, handed_out};
 pub use scope::runtime;
 pub use start::{at_fork, enter, enter_if_limited, enter_running, process_ends};
 pub use state::allocation::Key;

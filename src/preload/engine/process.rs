@@ -6,8 +6,8 @@
 //! A child of the system call `clone` runs no handler of `pthread_atfork`. The kernel empties the page of `CURRENT` in each child
 //! that has memory of its own (MADV_WIPEONFORK, madvise(2), Linux 4.14), so such a child is known by its first call.
 
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::{mem, ptr};
 
 use once_cell::sync::OnceCell;
 
@@ -40,6 +40,8 @@ static FIRST: Cell = Cell::new();
 static CURRENT: Page = Page(AtomicPtr::new(ptr::null_mut()));
 /// Whether this process, or one that it was forked from, made its first call.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+/// What begins a forked child (`at_fork`).
+static AT_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 /// Whether the kernel empties `CURRENT` in a child.
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
@@ -57,10 +59,13 @@ fn current() -> &'static Cell {
 fn begin() -> *mut Cell {
     let cell = &CURRENT.0;
     if HAS_BEGUN.load(Ordering::Acquire) {
+        let handler = AT_FORK.load(Ordering::Acquire);
         // Another thread may have begun after the caller looked.
-        if cell.load(Ordering::Acquire).is_null() {
-            super::start::begin_in_forked_child();
+        if cell.load(Ordering::Acquire).is_null() && !handler.is_null() {
+            // SAFETY: `at_fork` stored a function of this type.
+            unsafe { mem::transmute::<*mut (), unsafe extern "C" fn()>(handler)() };
         }
+        in_forked_child();
         return cell.load(Ordering::Acquire);
     }
     // SAFETY: the page is ours alone, and the call changes nothing in this process.
@@ -120,6 +125,19 @@ pub fn quota() -> Option<&'static Quota> {
 pub fn is_setuid() -> bool {
     // SAFETY: the call reads a value that the kernel set at program start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Lets a forked child begin anew by this function. Called before an engine or the limits begin to be made: the thread that makes
+/// them does not exist in a child, which would wait for ever. For the same reason this waits for no other thread, so two may
+/// register the function twice, which does no harm.
+pub fn at_fork(in_child: unsafe extern "C" fn()) {
+    if AT_FORK.load(Ordering::Acquire).is_null() {
+        // SAFETY: the function belongs to this library, which is never unloaded because it was preloaded.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0;
+        if !failed {
+            AT_FORK.store(in_child as *mut (), Ordering::Release);
+        }
+    }
 }
 
 /// Gives a forked child a cell of its own. Returns whether it has one already.

@@ -8,10 +8,7 @@ use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{AcqRel, Acquire, Release},
-};
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::time::Duration;
 
 use base::say::{debug, error, warn};
@@ -25,7 +22,7 @@ use super::state::guards::Guards;
 use super::state::host::Host;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
-use super::{Call, Engine, marks, process, routes, scope, thread};
+use super::{Call, Engine, marks, process, scope, thread};
 use crate::next;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -124,7 +121,6 @@ fn engine(config: Config, refuses: bool, state: &'static State) -> Box<Engine> {
         sharing: Default::default(),
         torch: Default::default(),
     };
-    routes::show(&state.records);
     Box::new(engine)
 }
 
@@ -175,16 +171,9 @@ fn folder(config: &Config, job: &str) -> PathBuf {
     path
 }
 
-/// Lets a forked child begin anew. Called before an engine or the limits begin to be made: the thread that makes them does
-/// not exist in a child, which would wait for ever. For the same reason this waits for no other thread, so two may register
-/// the handler twice, which does no harm.
+/// Lets a forked child begin anew.
 pub fn at_fork() {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.load(Acquire) {
-        // SAFETY: the function belongs to this library, which is never unloaded because it was preloaded.
-        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) } != 0;
-        DONE.store(!failed, Release);
-    }
+    process::at_fork(in_forked_child);
 }
 
 fn at_exit_of_process() {
@@ -193,17 +182,13 @@ fn at_exit_of_process() {
         fn on_exit(function: extern "C" fn(i32, *mut libc::c_void), argument: *mut libc::c_void) -> i32;
     }
     if !DONE.swap(true, AcqRel) {
-        // SAFETY: as in `at_fork`.
+        // SAFETY: the function belongs to this library, which is never unloaded because it was preloaded.
         unsafe { on_exit(at_exit, ptr::null_mut()) };
     }
 }
 
-unsafe extern "C" fn in_forked_child() {
-    begin_in_forked_child();
-}
-
 /// A forked child has nothing of its parent's. Only the first call in a child has an effect.
-pub(super) fn begin_in_forked_child() {
+unsafe extern "C" fn in_forked_child() {
     if process::in_forked_child() {
         return;
     }
@@ -231,7 +216,6 @@ pub fn process_ends(status: i32) {
         engine.sharing.exports.process_ends();
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
-        routes::show(&engine.state.records);
         engine.state.note_host_memory_last();
         if let Some(journal) = engine.state.records.journal() {
             journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));

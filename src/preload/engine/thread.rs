@@ -7,10 +7,13 @@
 //! that waits for the job asks from time to time whether one of the job's is left, and ends if none is.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
+
+use base::file::names_in;
 
 /// The ids of the library's threads; 0 is a free place. A thread that finds no place counts as one of the job's.
 static OURS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
@@ -82,12 +85,9 @@ fn only_ours_is_left() -> bool {
     if state != Some('Z') {
         return false;
     }
-    let Ok(threads) = fs::read_dir("/proc/self/task") else {
-        return false;
-    };
     let mut sees_this = false;
-    for thread in threads {
-        let id = thread.ok().and_then(|thread| thread.file_name().to_str()?.parse().ok());
+    for name in names_in(Path::new("/proc/self/task")) {
+        let id = name.to_str().and_then(|name| name.parse().ok());
         sees_this |= id == Some(this_thread());
         let is_ours = |id| OURS.iter().any(|place| place.load(Relaxed) == id);
         if !id.is_some_and(|id| id == first || is_ours(id)) {

@@ -116,6 +116,8 @@ pub struct DeviceLedger {
     pub slack: Slack,
     /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
+    /// When memory was obtained or given back last, tensors aside, in nanoseconds since the journal began.
+    pub changed_ns: u64,
     /// The most bytes that were reserved since the last measurement.
     pub since_measured: u64,
     pub segments_obtained: u64,

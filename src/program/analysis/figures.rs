@@ -155,6 +155,8 @@ pub struct DeviceFigures {
     pools: BTreeMap<u8, Pool>,
     pub counts: Counts,
     pub reclaims: Reclaims,
+    /// When memory was obtained or given back last, in nanoseconds since the journal began.
+    pub changed_ns: u64,
     /// What the verdict on a failure needs.
     measurements: Measurements,
     floors: Floors,
@@ -261,6 +263,9 @@ impl Figures {
         }
         let figures = self.devices.entry(device).or_default();
         figures.counts.count(record, cause);
+        if record.event.moves_memory() {
+            figures.changed_ns = figures.changed_ns.max(record.time_ns);
+        }
         match record.event {
             Event::Alloc(of) => figures.change(of.class, Levels::of(&of), 1),
             Event::Free { allocation: of, .. } => figures.change(of.class, Levels::of(&of), -1),

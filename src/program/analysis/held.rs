@@ -46,6 +46,8 @@ pub struct PyTorch {
 #[derive(Clone, Debug, Default)]
 pub struct Caches {
     sums: Option<CacheSums>,
+    /// When the journal began, in nanoseconds since 1970.
+    began_ns: u64,
     /// The ledger has PyTorch's tensors, and not its segments.
     has_tensors: bool,
     not_known: Option<String>,
@@ -57,6 +59,7 @@ impl Caches {
     pub fn read(journal: &Path, header: &Header, state: State, serves_tensors: bool, has_tensors: bool) -> Caches {
         let mut caches = Caches {
             has_tensors,
+            began_ns: header.wall_start_ns,
             ..Caches::default()
         };
         let mut inside = Vec::new();
@@ -87,11 +90,18 @@ impl Caches {
     /// What the process holds of a device, by the figures of its journal.
     pub fn held_of(&self, device: i16, figures: &Figures) -> Held {
         let levels = figures.levels(device);
-        self.held(device, positive(levels.allocated), positive(levels.reserved))
+        let changed_ns = figures.devices.get(&device).map(|figures| figures.changed_ns);
+        self.held(
+            device,
+            positive(levels.allocated),
+            positive(levels.reserved),
+            changed_ns,
+        )
     }
 
-    /// What the process holds of a device. `allocated`: the bytes that it asked for and holds, after rounding.
-    pub fn held(&self, device: i16, allocated: u64, reserved: u64) -> Held {
+    /// What the process holds of a device. `allocated`: the bytes that it asked for and holds, after rounding. `changed_ns`:
+    /// when that changed last, since the journal began; `None` if it is not known.
+    pub fn held(&self, device: i16, allocated: u64, reserved: u64, changed_ns: Option<u64>) -> Held {
         let told = self.sums.as_ref().filter(|_| device != HOST_DEVICE);
         let pytorch = told.map(|sums| {
             let (used, reserved) = sums.devices.get(&device).copied().unwrap_or_default();
@@ -105,18 +115,19 @@ impl Caches {
         // What PyTorch obtained or gave back since then is in `allocated` alone.
         let unused = pytorch.map_or(0, |inside| inside.reserved.saturating_sub(inside.used));
         let live = allocated - if self.has_tensors { 0 } else { unused.min(allocated) };
-        let not_known = self
-            .not_known
-            .clone()
-            .filter(|_| allocated > 0 && device != HOST_DEVICE);
+        let changed_us = changed_ns.map_or(0, |changed_ns| self.began_ns.saturating_add(changed_ns) / 1000);
+        let is_newer = pytorch.is_some_and(|inside| changed_us > inside.time_us);
+        let newer = is_newer.then(|| "memory came or went since PyTorch last told of its cache".to_owned());
+        let not_known = self.not_known.clone().or(newer);
+        let not_known = not_known.filter(|_| allocated > 0 && device != HOST_DEVICE);
         let known = |bytes: u64| not_known.is_none().then_some(bytes);
         Held {
             allocated,
             reserved,
-            live_at_most: if self.has_tensors && not_known.is_some() {
-                reserved
-            } else {
-                live
+            live_at_most: match self.has_tensors {
+                true if not_known.is_some() => reserved,
+                false if is_newer => allocated,
+                _ => live,
             },
             live: known(live),
             cached: known(reserved.saturating_sub(live)),

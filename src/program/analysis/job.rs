@@ -229,7 +229,8 @@ impl Job {
     pub fn held(&self, device: i16) -> Held {
         let ledger = self.ledger.devices.get(&device);
         let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
-        self.caches.held(device, all.allocated.current, all.reserved.current)
+        let changed_ns = ledger.map(|ledger| ledger.changed_ns);
+        (self.caches).held(device, all.allocated.current, all.reserved.current, changed_ns)
     }
 
     /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.

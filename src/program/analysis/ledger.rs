@@ -175,6 +175,9 @@ impl Ledger {
         }
         let ledger = self.device(device);
         ledger.since_measured = ledger.since_measured.max(ledger.all.reserved.current);
+        if record.event.moves_memory() && !matches!(record.api.known(), Some(Api::torch_alloc | Api::torch_free)) {
+            ledger.changed_ns = ledger.changed_ns.max(record.time_ns);
+        }
         let is_free = matches!(record.event, Event::Free { .. });
         if is_free || matches!(record.event, Event::Alloc(_)) {
             ledger

@@ -95,6 +95,8 @@ pub struct Scene {
     pub processes: Vec<ProcessBytes>,
     pub around: Around,
     pub tid: u32,
+    /// `Record.stack`
+    pub stack: u32,
     /// How often the thread asked for it, if memory was missing. PyTorch gives its cached memory back after a failure and
     /// repeats the request: that is the same failure, if the job got no memory in between.
     pub tries: u64,
@@ -235,6 +237,7 @@ impl Scenes {
             processes: std::mem::take(&mut evidence.processes),
             around,
             tid: record.tid,
+            stack: record.stack,
             tries: 1,
             served_again: false,
             went_on: 0,
@@ -288,6 +291,11 @@ impl Scenes {
 
     pub fn last(&self) -> Option<&Scene> {
         self.last.as_ref()
+    }
+
+    /// The last, if memory was missing.
+    pub fn last_out_of_memory(&self) -> Option<&Scene> {
+        self.last().filter(|last| last.lacked_memory())
     }
 }
 

@@ -1,5 +1,4 @@
-//! The stacks of a job's requests: which code held the memory that is live at the end, which code asked for memory in
-//! vain, and how many bytes have no stack.
+//! The stacks of a job's requests: which code held the memory that is live at the end, and how many bytes have no stack.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +8,6 @@ use super::job::Observer;
 use super::ledger::Ledger;
 use super::live_set::{By, Holder, holders};
 use super::origins::FIRST_OF_TORCH;
-use super::scene::is_out_of_memory;
-
-/// The last request that failed for lack of memory.
-pub struct Failure {
-    pub time_ns: u64,
-    pub device: i16,
-    pub requested: u64,
-    pub stack: u32,
-}
 
 /// What the records of a job say of stacks. These have the numbers of `Origins`.
 #[derive(Default)]
@@ -30,29 +20,17 @@ pub struct Uses {
     pub without: BTreeMap<NoStack, u64>,
     /// What is live at the end, most requested bytes first.
     pub holders: Vec<Holder>,
-    pub failure: Option<Failure>,
 }
 
 impl Observer for Uses {
     fn after(&mut self, _: &Ledger, record: &Record) {
-        match record.event {
-            Event::Alloc(one) => {
-                let sum = match NoStack::stack(record.stack) {
-                    Ok(number) if number >= FIRST_OF_TORCH => &mut self.of_torch,
-                    Ok(_) => &mut self.with,
-                    Err(reason) => self.without.entry(reason).or_default(),
-                };
-                *sum = sum.saturating_add(one.requested);
-            }
-            Event::AllocFailed { requested, result, .. } if is_out_of_memory(result) => {
-                self.failure = Some(Failure {
-                    time_ns: record.time_ns,
-                    device: record.device,
-                    requested,
-                    stack: record.stack,
-                });
-            }
-            _ => {}
+        if let Event::Alloc(one) = record.event {
+            let sum = match NoStack::stack(record.stack) {
+                Ok(number) if number >= FIRST_OF_TORCH => &mut self.of_torch,
+                Ok(_) => &mut self.with,
+                Err(reason) => self.without.entry(reason).or_default(),
+            };
+            *sum = sum.saturating_add(one.requested);
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{Holder, Key, Named, by_name};
 use crate::analysis::names::frame_as_json;
 use crate::analysis::origins::FIRST_OF_TORCH;
-use crate::analysis::stack_uses::{Failure, Uses};
+use crate::analysis::scene::Scene;
+use crate::analysis::stack_uses::Uses;
 
 /// The place that a stack names, or why it is not known.
 fn place_of(labels: &Labels, stack: u32) -> String {
@@ -43,10 +44,16 @@ pub fn share(uses: &Uses) -> String {
 }
 
 /// Writes which code holds the memory that is live at the end, `top` places of it.
-pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold: bool) -> io::Result<()> {
+pub fn page(
+    out: &mut impl Write,
+    (uses, labels): &(Uses, Labels),
+    failure: Option<&Scene>,
+    top: usize,
+    bold: bool,
+) -> io::Result<()> {
     writeln!(out, "\n{}", strong("Stacks", bold))?;
     writeln!(out, "  {}", share(uses))?;
-    if let Some(failure) = &uses.failure {
+    if let Some(failure) = failure {
         let from = match NoStack::stack(failure.stack) {
             Err(reason) => format!("; the code that asked is not known: {}", reason.words()),
             Ok(number) => format!(", asked for at {}", place_of(labels, number)),
@@ -91,7 +98,7 @@ fn stack_as_json(labels: &Labels, stack: u32) -> Value {
     json!({ "from": from, "no_stack": NoStack::stack(stack).err().map(NoStack::name), "frames": frames })
 }
 
-pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
+pub fn as_json((uses, labels): &(Uses, Labels), failure: Option<&Scene>) -> Value {
     let without: serde_json::Map<_, _> = uses
         .without
         .iter()
@@ -108,19 +115,19 @@ pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
             "stack": stack(holder.key),
         })
     };
-    let failure = |failure: &Failure| {
+    let last = failure.map(|failure| {
         json!({
             "time_ns": failure.time_ns,
             "device": failure.device,
             "requested": failure.requested,
             "stack": stack_as_json(labels, failure.stack),
         })
-    };
+    });
     json!({
         "requested_with_stack": uses.with,
         "requested_with_stack_of_pytorch": uses.of_torch,
         "requested_without_stack": without,
         "live": uses.holders.iter().map(holder).collect::<Vec<_>>(),
-        "last_out_of_memory": uses.failure.as_ref().map(failure),
+        "last_out_of_memory": last,
     })
 }

@@ -301,7 +301,9 @@ fn distance(failed: &str, distance: &Distance, is_at_least: bool) -> String {
     }
     let Some(room) = room else {
         let peak = size(peak);
-        return format!("{failed}: at most {peak} of device {device} reserved; how large the device is is not known");
+        return format!(
+            "{failed}: the job held at most {peak} of device {device}. The size of the device is not known"
+        );
     };
     match room.checked_sub(peak) {
         Some(left) => format!(

@@ -64,8 +64,6 @@ struct FirstPass {
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     uses: Uses,
     first_ns: Option<u64>,
-    /// The time of the last failed call, and the number of its stack.
-    failed: Option<(u64, u32)>,
 }
 
 impl Observer for FirstPass {
@@ -73,9 +71,6 @@ impl Observer for FirstPass {
         self.first_ns.get_or_insert(record.time_ns);
         self.timeline.after(ledger, record);
         self.uses.after(ledger, record);
-        if let Event::AllocFailed { .. } | Event::FreeFailed { .. } = record.event {
-            self.failed = Some((record.time_ns, record.stack));
-        }
         match record.event {
             Event::Alloc(_) => {
                 if let Some(known) = self.failures.list.last_mut() {
@@ -114,7 +109,6 @@ pub fn read(
         marks: FirstAndLast::new(detail.failures),
         uses: Uses::default(),
         first_ns: None,
-        failed: None,
     };
     let mut job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
     job.ledger.forget_live();
@@ -135,11 +129,8 @@ pub fn read(
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
     let named = named(&first, &at, |number| labels.mark(number));
     let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let failed = first
-        .failed
-        .and_then(|(time_ns, number)| Some((time_ns, stack(number)?)));
     let answer = Answer::in_short(&job);
-    let verdict = shown_verdict(&answer, failed);
+    let verdict = shown_verdict(&answer, &mut stack);
     let marks = first.marks.list.iter().map(|&(time_ns, number, kind)| Mark {
         time_ns,
         text: labels.mark(number),

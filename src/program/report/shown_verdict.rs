@@ -5,11 +5,10 @@ use serde_json::{Value, json};
 use crate::analysis::names::api_name;
 use crate::render::answer::Answer;
 
-/// `stack` has the time and the place of the stack of the last failed call. A report is made without a replay.
-pub fn shown_verdict(answer: &Answer, stack: Option<(u64, usize)>) -> Value {
+/// `stack` gives the place of a stack. A report is made without a replay.
+pub fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) -> Value {
     let failure = answer.finding.failure.as_ref();
     let [explanation, sentence] = answer.text();
-    let stack = stack.filter(|&(time_ns, _)| failure.is_some_and(|failure| failure.scene.time_ns == time_ns));
     json!({
         "name": answer.finding.verdict.name(),
         "words": answer.finding.verdict.words(),
@@ -25,7 +24,7 @@ pub fn shown_verdict(answer: &Answer, stack: Option<(u64, usize)>) -> Value {
         // What the request asked for, by which function, and from where.
         "api": failure.map(|failure| api_name(failure.scene.api)),
         "requested": failure.map(|failure| failure.scene.requested),
-        "stack": stack.map(|(_, stack)| stack),
+        "stack": failure.and_then(|failure| stack(failure.scene.stack)),
         "parts": answer.parts,
         "total": failure.and_then(|failure| Some(failure.shortage.parts?.total)),
     })

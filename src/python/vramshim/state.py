@@ -36,7 +36,7 @@ MOST_TOLD = 3
 FAILURES_SECONDS, FAILURES_SHARE_OF_TIME = 1.0, 0.02
 # A thread of the job waits at most this long for the snapshot at its failure, and for the last one.
 LONGEST_WAIT_SECONDS, LONGEST_LAST_WAIT_SECONDS = 10, 30
-# PyTorch's sums are written when they differ, and once in so many bytes: a reader of the file's end finds them.
+# PyTorch's sums are written again if all is as before, once in so many bytes: a reader of the file's end finds them.
 SUMS_BYTES = 8 << 10
 # The periodic snapshots may write this many bytes, and this many more in each second. Those at failures may write more.
 FIRST_BYTES, BYTES_A_SECOND, FAILURES_BYTES = 32 << 20, 4 << 10, 64 << 20
@@ -88,8 +88,8 @@ class State:
         self.recorded = 0
         self.lost = 0
         self.counts = {}
-        # By device, what PyTorch said when it was asked last.
-        self.statistics = {}
+        # By device, what PyTorch said when it was asked last, and just before when that was.
+        self.statistics, self.asked_us = {}, 0
         # The sums that the file has last, by device, and how long it was then.
         self.sums, self.sums_end = {}, 0
         # Until when the tensors in the file are complete.
@@ -303,16 +303,17 @@ class State:
         return told
 
     def _ended(self, lines, time_us):
-        self.until_us = time_us
-        lines.extend(self._balance(time_us))
+        self.until_us, self.sums_end = time_us, -SUMS_BYTES
+        lines.extend(self._balance())
 
     def _write_sums(self, is_new):
         """Writes PyTorch's sums of now. If no tensor is new, those in the file are true until now."""
         if self.file is not None:
-            time_us = time.time_ns() // 1000
-            if not is_new:
-                self.until_us = time_us
-            self._write("".join(self._balance(time_us)))
+            if is_new:
+                self.sums_end = -SUMS_BYTES
+            else:
+                self.until_us = self.asked_us
+            self._write("".join(self._balance()))
 
     def _is_open(self, is_used):
         """Whether there is a file. The first use makes it."""
@@ -341,6 +342,7 @@ class State:
         The job may begin PyTorch's own counts anew.
         """
         total = [0, 0]
+        self.asked_us = time.time_ns() // 1000
         for device in range(torch.cuda.device_count()):
             self.statistics[device] = torch._C._cuda_memoryStats(device)
             stat = self.statistics[device]["allocation"]["all"]
@@ -368,7 +370,7 @@ class State:
             ids[quick] = number
         return number
 
-    def _balance(self, time_us):
+    def _balance(self):
         """PyTorch's own sums of each device that it has used, unless they are as before, and until when tensors are told."""
         sums = {}
         for device, told in self.statistics.items():
@@ -378,7 +380,7 @@ class State:
                 sums[device] = "\t".join(map(str, values))
         if sums != self.sums or self.written >= self.sums_end + SUMS_BYTES:
             self.sums, self.sums_end = sums, self.written
-            yield from (f"B\t{time_us}\t{device}\t{values}\n" for device, values in sums.items())
+            yield from (f"B\t{self.asked_us}\t{device}\t{values}\n" for device, values in sums.items())
         yield f"D\t{self.until_us}\t{self.recorded}\t{self.lost}\n"
 
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):

@@ -181,6 +181,12 @@ pub struct SurgeShare {
 }
 
 impl Event {
+    /// Whether memory was obtained or given back.
+    pub fn moves_memory(&self) -> bool {
+        use Event::{Alloc, Free, SegmentAlloc, SegmentFree};
+        matches!(self, Alloc(_) | Free { .. } | SegmentAlloc { .. } | SegmentFree { .. })
+    }
+
     /// Whether the event says what the library found out, and is no act of the job.
     pub fn is_finding(&self) -> bool {
         matches!(

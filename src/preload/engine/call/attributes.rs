@@ -56,7 +56,7 @@ const NO_ACCESS: u32 = 0;
 const READ_WRITE: u32 = 3;
 
 /// An address at which no memory ever lies.
-const UNALLOCATED: CUdeviceptr = 1;
+pub(super) const UNALLOCATED: CUdeviceptr = 1;
 
 impl Engine {
     /// The allocation of the job that holds `address`, if the library made it: a block of a pool, also while another

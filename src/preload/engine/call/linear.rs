@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use crate::engine::Call;
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::Waited;
+use crate::engine::call::refused_frees::refusal_of_any_free;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::Key;
@@ -224,7 +225,13 @@ impl Call {
             // beginning of a segment, and it would free the whole segment.
             Freed::NoBlock => {
                 let wrong = mutant::is(3).then_some(DriverError::NOT_FOUND);
-                let result = Err(wrong.unwrap_or(DriverError::INVALID_VALUE));
+                let refusal = || {
+                    Location::current()
+                        .is_none()
+                        .then(|| refusal_of_any_free(None))
+                        .flatten()
+                };
+                let result = Err(wrong.or_else(refusal).unwrap_or(DriverError::INVALID_VALUE));
                 self.free_failed(claim, Key::Address(address), result);
                 FreedPooled::Done(result)
             }

@@ -6,10 +6,10 @@
 
 use base::say::warn;
 
+use crate::engine::Engine;
 use crate::engine::state::limits::{describe, uuid};
 use crate::engine::state::listed::on_device;
 use crate::engine::state::measurements::Due;
-use crate::engine::{Engine, routes};
 use crate::next::{self, nvml};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
@@ -41,7 +41,6 @@ impl Engine {
         let state = self.state;
         match state.measurements.take_due(device, || state.captures.any_open()) {
             Some(Due::FirstUse) => {
-                routes::show(&state.records);
                 if let Some(total) = self.note_device(device) {
                     state.surges.device(device, total);
                 }

@@ -9,6 +9,7 @@
 
 use once_cell::race::OnceBool;
 
+use crate::engine::call::attributes::UNALLOCATED;
 use crate::engine::state::allocation::Allocation;
 use crate::engine::state::captures::relaxed;
 use crate::next::{self, CUstream, driver, hooked};
@@ -61,6 +62,23 @@ pub struct Freeing {
     pub stream: Option<CUstream>,
     /// Whether the next layer charged for the allocation, if that is known.
     pub is_charged: Option<bool>,
+}
+
+/// The driver's refusal of any free, whatever the address: in a thread without a context, or in a host function of a stream
+/// (cuda.h 13.0, `cuLaunchHostFunc`). `None` if it objects to the address alone. `stream` is that of `cuMemFreeAsync`.
+pub fn refusal_of_any_free(stream: Option<usize>) -> Option<DriverError> {
+    let freed = relaxed(|| {
+        // SAFETY: no memory lies at this address, so nothing is freed. The stream is the job's own.
+        check(unsafe {
+            match stream {
+                Some(stream) => next::cuMemFreeAsync(UNALLOCATED, stream as CUstream),
+                None => next::cuMemFree_v2(UNALLOCATED),
+            }
+        })
+    });
+    freed
+        .err()
+        .filter(|&error| error.0 >= 0 && error != DriverError::INVALID_VALUE)
 }
 
 impl Freeing {

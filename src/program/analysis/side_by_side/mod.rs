@@ -273,7 +273,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 .push("nothing to compare with: no measurement in the journal".into()),
         }
         let balance = &process.balance;
-        process.held = job.caches.held(ordinal, balance.allocated, balance.recorded);
+        process.held = job.caches.held(ordinal, balance.allocated, balance.recorded, None);
         device.processes.push(process);
         devices.push(device);
     }

@@ -194,7 +194,7 @@ fn add_held(pid: u32, answer: &mut Value) {
         let Some((allocated, reserved)) = number("allocated").zip(number("reserved")) else {
             continue;
         };
-        let held = caches.held(device, allocated, reserved);
+        let held = caches.held(device, allocated, reserved, None);
         let used = held.pytorch.map(|inside| inside.used);
         for (figure, bytes) in [
             ("live_bytes", held.live),

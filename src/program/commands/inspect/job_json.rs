@@ -29,8 +29,8 @@ pub fn write(out: &mut impl Write, jobs: &[Read]) -> io::Result<()> {
         if let Some(tensors) = tensors {
             description["tensors"] = json!(tensors);
         }
-        if let Some((uses, labels)) = stacks {
-            description["stacks"] = stacks_section::as_json(uses, labels);
+        if let Some(stacks) = stacks {
+            description["stacks"] = stacks_section::as_json(stacks, job.ledger.scenes.last_out_of_memory());
         }
         escaped::compact(out, &Whole { description, live: job })?;
     }

@@ -133,8 +133,10 @@ impl Inspect {
                 }
             }
         }
-        if let Some((uses, labels)) = stacks {
-            stacks_section::page(out, uses, labels, self.views.entries(), page.bold)?;
+        if let Some(stacks) = stacks {
+            let failure = job.ledger.scenes.last_out_of_memory();
+            stacks_section::page(out, stacks, failure, self.views.entries(), page.bold)?;
+            let (uses, labels) = stacks;
             let is_lost = |number| labels.frames(number).err() == Some(Frameless::NotInFile);
             let mut holders = uses.holders.iter();
             if holders.any(|holder| matches!(holder.key, Key::Stack(number) if is_lost(number)))

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
 
 use crate::engine::call::linear::FreedPooled;
+use crate::engine::call::refused_frees::refusal_of_any_free;
 use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
@@ -235,9 +236,12 @@ impl Call {
             return FreedPooled::NotPooled(None);
         };
         let current = Location::current();
-        // cuda.h 13.0 names this error for default streams alone. Another stream has a context of its own.
-        if stream <= STREAM_PER_THREAD && current.is_none() {
-            let result = Err(DriverError::INVALID_CONTEXT);
+        // Without a context the driver may refuse any free, as in a host function of a stream. cuda.h 13.0 names
+        // INVALID_CONTEXT for default streams alone: another stream has a context of its own.
+        let refusal = current.is_none().then(|| refusal_of_any_free(Some(stream))).flatten();
+        let is_of_context = refusal == Some(DriverError::INVALID_CONTEXT);
+        if let Some(refusal) = refusal.filter(|_| !is_of_context || stream <= STREAM_PER_THREAD) {
+            let result = Err(refusal);
             self.free_failed(None, Key::Address(address), result);
             return FreedPooled::Done(result);
         }
