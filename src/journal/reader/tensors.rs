@@ -87,30 +87,34 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         let (address, size) = (number(2)?, number(3)?);
         is_possible_range(address, size).then_some((address, size))
     };
+    let pool = |index: usize| match fields.get(index) {
+        None | Some(&NOT_KNOWN) => Some(None),
+        Some(pool) => {
+            let (first, second) = pool.split_once('.')?;
+            Some(Some((first.parse().ok()?, second.parse().ok()?)))
+        }
+    };
     let event = match kind {
         "A" => {
             let (address, size) = range()?;
-            let pool = match fields.get(7) {
-                None | Some(&NOT_KNOWN) => None,
-                Some(pool) => {
-                    let (first, second) = pool.split_once('.')?;
-                    Some((first.parse().ok()?, second.parse().ok()?))
-                }
-            };
             TensorEvent::Allocated {
                 address,
                 size,
                 stream: number(4)?,
                 stack: number(5)?,
                 allocated: known(6)?,
-                pool,
+                pool: pool(7)?,
             }
         }
         "F" => TensorEvent::Freed { address: number(2)? },
         "S" | "U" => {
             let (address, size) = range()?;
             match kind {
-                "S" => TensorEvent::SegmentObtained { address, size },
+                "S" => TensorEvent::SegmentObtained {
+                    address,
+                    size,
+                    pool: pool(4)?,
+                },
                 _ => TensorEvent::SegmentReturned { address, size },
             }
         }
@@ -276,7 +280,11 @@ mod tests {
             ),
             (
                 "S\t9\t1\t4096\t512",
-                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512 } }",
+                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: None } }",
+            ),
+            (
+                "S\t9\t1\t4096\t512\t0.3",
+                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: Some((0, 3)) } }",
             ),
             (
                 "U\t12\t1\t4096\t512",

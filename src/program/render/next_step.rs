@@ -9,7 +9,7 @@ use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Header, State, TensorFile};
 use serde::Serialize;
 
-use super::format::{amount, printable, shown, size};
+use super::format::{amount, count, printable, shown, size};
 use super::verdict_lines::process_name;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Finding, Verdict};
@@ -125,6 +125,15 @@ impl fmt::Display for Step {
     }
 }
 
+fn whole(mebibytes: u64) -> String {
+    format!("{} MiB", count(mebibytes))
+}
+
+/// A size that is not rounded down.
+fn enough(bytes: u64) -> String {
+    whole(bytes.div_ceil(1 << 20))
+}
+
 /// What to do, the most promising first. `replayed`: what a replay of the job's requests found, or `Err` if none was made.
 pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, ()>) -> Vec<Step> {
     let Some(failure) = &finding.failure else {
@@ -171,10 +180,8 @@ fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
     let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
     steps.push(Step::untried(what, gains));
-    let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].map(|name| job.setting(name).unwrap_or_default());
-    let is_set = settings.iter().any(|value| value.contains("expandable_segments:True"))
-        || job.tensors.as_ref().is_some_and(Tensors::are_expandable);
-    if !is_set {
+    let are_expandable = job.tensors.as_ref().is_some_and(Tensors::are_expandable);
+    if !are_expandable && !job.sets_torch("expandable_segments:True") {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
     }
@@ -203,9 +210,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let others = processes.filter(|process| process.pid != job.header.pid && process.told_by != Teller::Account);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
-        let needs = size(parts.total.saturating_add(lacking));
+        let needs = enough(parts.total.saturating_add(lacking));
         let has_cache = job.header.uses("PyTorch");
-        let instead = match (parts.of_layer, needs == size(parts.total)) {
+        let instead = match (parts.of_layer, needs == enough(parts.total)) {
             (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
             // What a cache asks for depends on the device's size.
@@ -217,7 +224,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             }
             (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
-        format!("Hold {} less before this request, or {instead}", size(lacking))
+        format!("Hold {} less before this request, or {instead}", enough(lacking))
     };
     match shortage.verdict() {
         Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
@@ -240,10 +247,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             let look = "Look at the numbers that this size was computed from";
             // With lost events it is not known what the process holds.
             vec![match shortage.parts {
-                Some(parts) => format!(
-                    "{look}. Beside what this process holds, {} fit on the device",
-                    size(parts.total.saturating_sub(parts.own()))
-                ),
+                Some(parts) => format!("{look}. Beside what is held, {} fit on the device", whole(parts.free >> 20)),
                 None => look.to_owned(),
             }]
         }
@@ -349,7 +353,7 @@ fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, o
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
-    if let Some(short) = shortage.short_of().map(size) {
+    if let Some(short) = shortage.short_of().map(enough) {
         return format!("Hold {short} less before this request, or use a device with more free memory");
     }
     let Some(allowance) = shortage.allowance else {
@@ -373,7 +377,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         }
         missing => {
             let needs = allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20);
-            let (missing, layer) = (size(missing), shortage.layer_words());
+            let (missing, layer) = (enough(missing), shortage.layer_words());
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }

@@ -53,6 +53,14 @@ def _escaped(text):
     return text
 
 
+def _pool(pool):
+    return NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
+
+
+def segment_line(time_us, device, address, size, pool):
+    return f"S\t{time_us}\t{device}\t{address}\t{size}\t{_pool(pool)}\n"
+
+
 def _mebibytes(size):
     return f"{size / (1 << 20):.1f} MiB"
 
@@ -386,8 +394,7 @@ class State:
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size, stack)
         allocated = NOT_KNOWN if allocated is None else allocated
-        pool = NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool}\n")
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{_pool(pool)}\n")
 
     def _freed(self, lines, time_us, address):
         device, size, _ = self.live.pop(address, (0, 0, 0))
@@ -395,11 +402,16 @@ class State:
 
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
-        there = {segment["address"]: (segment["device"], segment["total_size"]) for segment in segments}
-        for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
-            for address, (device, size) in ones.items():
-                if others.get(address) != (device, size):
-                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\n")
+        names = ("device", "total_size", "segment_pool_id")
+        there = {segment["address"]: tuple(map(segment.get, names)) for segment in segments}
+        for is_new, ones, others in ((False, self.segments, there), (True, there, self.segments)):
+            for address, (device, size, pool) in ones.items():
+                if others.get(address) == (device, size, pool):
+                    continue
+                if is_new:
+                    lines.append(segment_line(time_us, device, address, size, pool))
+                else:
+                    lines.append(f"U\t{time_us}\t{device}\t{address}\t{size}\n")
         self.segments = there
 
     def _catch_up(self, lines, segments, time_us, ids):

@@ -6,7 +6,7 @@
 
 mod merged;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -156,32 +156,21 @@ impl Tensors {
             until_us: 0,
         };
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
-        // The end of each segment.
-        let mut ends: BTreeMap<Place, u64> = BTreeMap::new();
         while let Some(line) = file.next_line()? {
             match line {
                 // Whoever names tensors reads the stacks (`stacks`).
                 TensorLine::Stack { .. } => {}
                 TensorLine::Event { time_us, device, event } => match event {
-                    TensorEvent::SegmentObtained { address, size } => {
+                    TensorEvent::SegmentObtained { address, size, pool } => {
                         obtained.entry((device, address)).or_default().push(time_us);
                         tensors.segments.entry((device, address)).or_default().0 += 1;
                         let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
                         covered.cut(address, end);
                         covered.insert_joined(address, end);
-                        ends.insert((device, address), end);
-                    }
-                    TensorEvent::Allocated { address, pool, .. } => {
-                        if pool.is_none_or(|pool| pool == DEFAULT_POOL) {
-                            continue;
-                        }
-                        let segment = ends.range(..=(device, address)).next_back();
-                        if let Some((&(on, start), &end)) = segment
-                            && on == device
-                        {
-                            let private = tensors.private.entry(device).or_default();
-                            private.cut(start, end);
-                            private.insert(start, end);
+                        let private = tensors.private.entry(device).or_default();
+                        private.cut(address, end);
+                        if pool.is_some_and(|pool| pool != DEFAULT_POOL) {
+                            private.insert(address, end);
                         }
                     }
                     TensorEvent::SegmentReturned { address, .. } => {
