@@ -112,12 +112,10 @@ def mem_pool():
 
 
 def other_stream():
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        loaded = [tensor(100 * MIB) for _ in range(8)]
-        spare = tensor(100 * MIB)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        loaded = [tensor(9 * MIB) for _ in range(80)]
     del loaded[::2]
-    return weights(500), loaded, spare, ask(500)
+    return weights(500), loaded, [tensor(9 * MIB) for _ in range(30)]
 
 
 def fraction():

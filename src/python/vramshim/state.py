@@ -291,7 +291,7 @@ class State:
         for on, size, stack in self.live.values():
             if on == device:
                 sums[stack] += size
-        segments = sum(size for on, size in self.segments.values() if on == device)
+        segments = sum(size for on, size, _ in self.segments.values() if on == device)
         if not segments:
             return
         text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
