@@ -51,7 +51,12 @@ fn free_memory_of_a_private_pool_is_told_without_a_tensor_in_it() {
         let path = job.end(Some(1)).unwrap();
         fs::write(path.with_extension("tensors"), tensors).unwrap();
         let told = why_of(&path);
-        assert_eq!(told.text.contains("400.0 MiB of it in private pools"), is_private, "{}", told.text);
+        assert_eq!(
+            told.text.contains("400.0 MiB of it in private pools"),
+            is_private,
+            "{}",
+            told.text
+        );
         assert_eq!(told.text.contains("End graphs or pools"), is_private, "{}", told.text);
     }
 }

@@ -321,6 +321,10 @@ fn the_advice_for_a_death_works_when_it_is_carried_out() {
     let script = script.args(deaths).env("VRAMSHIM_FRAMEWORKS", environment());
     let output = script.output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{told}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(told.contains("works") && told.contains("equal"), "{told}");
 }

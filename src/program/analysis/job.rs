@@ -178,7 +178,9 @@ impl Job {
     /// Whether PyTorch's allocator got this setting.
     pub fn sets_torch(&self, setting: &str) -> bool {
         let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].into_iter();
-        names.filter_map(|name| self.setting(name)).any(|value| value.contains(setting))
+        names
+            .filter_map(|name| self.setting(name))
+            .any(|value| value.contains(setting))
     }
 
     /// Whether the job's limits were those of a group of processes, by its settings.

@@ -155,7 +155,8 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
         }),
     });
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
-        next.extend(without_cache(job, failure));
+        let was_tried = matches!(replayed, Ok(Some(_)));
+        next.extend(without_cache(job, failure, was_tried));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
         next.push(Step::untried(usable(job, failure), None));
@@ -163,8 +164,9 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
     next
 }
 
-/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised.
-fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
+/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised,
+/// nor what was replayed.
+fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let shortage = &failure.shortage;
     let cached = shortage.parts.map_or(0, |parts| parts.cached);
     if failure.knows_cache && shortage.private > 0 {
@@ -179,7 +181,7 @@ fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
     let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
     let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
-    steps.push(Step::untried(what, gains));
+    steps.extend((!was_tried).then(|| Step::untried(what, gains)));
     let are_expandable = job.tensors.as_ref().is_some_and(Tensors::are_expandable);
     if !are_expandable && !job.sets_torch("expandable_segments:True") {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
