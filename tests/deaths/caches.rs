@@ -33,34 +33,6 @@ fn an_empty_cache_is_not_advised_against() {
     assert!(!told.text.contains("--torch allocator"), "{}", told.text);
 }
 
-/// A pool of a graph keeps its segments when no tensor is in them, and gives them back when the graph ends.
-#[test]
-fn free_memory_of_a_private_pool_is_told_without_a_tensor_in_it() {
-    for (pool, is_private) in [("0.0", false), ("0.9", true)] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_TORCH=state\0", TORCH).unwrap();
-        let (segment, size) = (0x7f00_0000_0000u64, 400 * MIB);
-        job.alloc_at(0, segment, size, 0).unwrap();
-        measure(&mut job, 574 * MIB, size, 450 * MIB);
-        fail(&mut job, 700 * MIB, 2, false);
-        let at = BEGAN_US + job.now_ns() / 1000;
-        let tensors = format!(
-            "vramshim-pytorch\t1\t70\t2.12.0\tstate\nS\t{at}\t0\t{segment}\t{size}\t{pool}\nO\t{at}\t0\t{}\t0\nD\t{at}\t0\t0\n",
-            700 * MIB
-        );
-        let path = job.end(Some(1)).unwrap();
-        fs::write(path.with_extension("tensors"), tensors).unwrap();
-        let told = why_of(&path);
-        assert_eq!(
-            told.text.contains("400.0 MiB of it in private pools"),
-            is_private,
-            "{}",
-            told.text
-        );
-        assert_eq!(told.text.contains("End graphs or pools"), is_private, "{}", told.text);
-    }
-}
-
 /// The driver's own pool serves the tensors: PyTorch has no cache of which anything could be advised.
 #[test]
 fn no_cache_of_pytorch_is_supposed_over_the_drivers_pool() {

@@ -259,6 +259,22 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     assert_says(&told.text, "at least 64.0 MiB, and less than 164.0 MiB");
 }
 
+/// A graph or a MemPool keeps its segments when none of its tensors lives.
+#[test]
+fn a_private_pool_without_tensors_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = full(folder.path(), "passthrough", "", "framework=PyTorch 2.12.0");
+    let (segment, now) = (0x7f00_0000_0000u64, BEGAN_US + job.now_ns() / 1000);
+    job.alloc_at(0, segment, 90 * MIB, 0).unwrap();
+    let size = 90 * MIB;
+    let tensors = format!("vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\t0.3\nD\t{now}\t0\t0\n");
+    job.wait(1_000_000);
+    fail(&mut job, 60 * MIB, 2, false);
+    let path = job.end(Some(1)).unwrap();
+    fs::write(path.with_extension("tensors"), tensors).unwrap();
+    assert_says(&why_of(&path).text, "End graphs or pools that are not needed");
+}
+
 #[test]
 fn a_process_that_nvml_and_the_account_tell_is_named_once() {
     let folder = tempfile::tempdir().unwrap();

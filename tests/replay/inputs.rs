@@ -106,7 +106,7 @@ fn tensors_in_private_pools_serve_their_pool_alone_and_a_failure_leaves_least_fi
     let path = job.end(Some(1)).unwrap();
     let lines = |pool: &str| {
         format!(
-            "vramshim-pytorch\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\nA\t{at}\t0\t{segment}\t{}\t0\t0\t-\t{pool}\n\
+            "vramshim-pytorch\t1\t70\t2.12.0\nS\t{at}\t0\t{segment}\t{}\t{pool}\nA\t{at}\t0\t{segment}\t{}\t0\t0\t-\t{pool}\n\
              F\t{at}\t0\t{segment}\nO\t{at}\t0\t{}\t0\nD\t{at}\t2\t0\n",
             12 * MIB,
             12 * MIB,

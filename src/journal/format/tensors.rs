@@ -31,9 +31,6 @@ pub enum TensorLine {
     Drained { time_us: u64, recorded: u64, lost: u64 },
 }
 
-/// PyTorch's pool (`MempoolId_t`), `(0, 0)` for the default one; `None` if it is not known.
-pub type Pool = Option<(u64, u64)>;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorEvent {
     /// `A`: a tensor was allocated, by the code of this stack.
@@ -46,12 +43,18 @@ pub enum TensorEvent {
         stack: u64,
         /// Bytes of the block that the tensor got; `None` if they are not known.
         allocated: Option<u64>,
-        pool: Pool,
+        /// PyTorch's pool (`MempoolId_t`), `(0, 0)` for the default one; `None` if it is not known.
+        pool: Option<(u64, u64)>,
     },
     /// `F`: the tensor at this address was freed.
     Freed { address: u64 },
     /// `S`: PyTorch obtained a segment.
-    SegmentObtained { address: u64, size: u64, pool: Pool },
+    SegmentObtained {
+        address: u64,
+        size: u64,
+        /// As for a tensor.
+        pool: Option<(u64, u64)>,
+    },
     /// `U`: PyTorch gave a segment back.
     SegmentReturned { address: u64, size: u64 },
     /// `O`: PyTorch had no memory for `size` bytes.

