@@ -40,8 +40,8 @@ fn no_cache_of_pytorch_is_supposed_over_the_drivers_pool() {
     let settings = "VRAMSHIM_TORCH=state\0PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync\0";
     let mut job = Made::with(folder.path(), 70, 0, settings, TORCH).unwrap();
     job.alloc(0, 800 * MIB, 0).unwrap();
-    measure(&mut job, 174 * MIB, 800 * MIB, 850 * MIB);
-    fail(&mut job, 300 * MIB + 5, 2, false);
+    measure(&mut job, 174 * MIB - 5, 800 * MIB, 850 * MIB);
+    fail(&mut job, 300 * MIB, 2, false);
     let told = why_of(&job.end(Some(1)).unwrap());
     assert_told(&told, 12, "live memory is too much");
     // What is to be held less is not rounded down.

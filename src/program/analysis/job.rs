@@ -260,7 +260,6 @@ impl Job {
 
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
-        // The driver's own pool serves each tensor.
         let asks_for_tensors = self.sets_torch("backend:cudaMallocAsync")
             || self.makes(Api::vramshim_torch_alloc)
             || self.tensors.is_none() && self.makes(Api::torch_alloc);

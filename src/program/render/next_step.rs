@@ -16,7 +16,6 @@ use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
-use crate::analysis::tensor_records::Tensors;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -80,19 +79,10 @@ pub struct Replayed {
 impl Replayed {
     /// What is worth a line about it.
     fn step(&self, job: &Job, verdict: Verdict) -> Option<Step> {
-        let &Replayed {
-            strategy,
-            room,
-            peak,
-            fits,
-        } = self;
-        let allocator = if job.tensors.is_some() {
-            "--torch allocator "
-        } else {
-            ""
-        };
-        let [room, peak] = [room, peak].map(size);
-        let what = match (fits, verdict) {
+        let strategy = self.strategy;
+        let allocator = job.tensors.as_ref().map_or("", |_| "--torch allocator ");
+        let [room, peak] = [self.room, self.peak].map(size);
+        let what = match (self.fits, verdict) {
             (true, _) => format!(
                 "Replay: under {strategy} this request fits, with {peak} of {room} reserved: vramshim run \
                  {allocator}--strategy {strategy}"
@@ -125,13 +115,9 @@ impl fmt::Display for Step {
     }
 }
 
-fn whole(mebibytes: u64) -> String {
-    format!("{} MiB", count(mebibytes))
-}
-
 /// A size that is not rounded down.
 fn enough(bytes: u64) -> String {
-    whole(bytes.div_ceil(1 << 20))
+    format!("{} MiB", count(bytes.div_ceil(1 << 20)))
 }
 
 /// What to do, the most promising first. `replayed`: what a replay of the job's requests found, or `Err` if none was made.
@@ -155,8 +141,7 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
         }),
     });
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
-        let was_tried = matches!(replayed, Ok(Some(_)));
-        next.extend(without_cache(job, failure, was_tried));
+        next.extend(without_cache(job, failure, matches!(replayed, Ok(Some(_)))));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
         next.push(Step::untried(usable(job, failure), None));
@@ -182,7 +167,7 @@ fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
     let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
     steps.extend((!was_tried).then(|| Step::untried(what, gains)));
-    let are_expandable = job.tensors.as_ref().is_some_and(Tensors::are_expandable);
+    let are_expandable = job.tensors.as_ref().is_some_and(|tensors| tensors.are_expandable());
     if !are_expandable && !job.sets_torch("expandable_segments:True") {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
@@ -249,7 +234,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             let look = "Look at the numbers that this size was computed from";
             // With lost events it is not known what the process holds.
             vec![match shortage.parts {
-                Some(parts) => format!("{look}. Beside what is held, {} fit on the device", whole(parts.free >> 20)),
+                Some(parts) => format!("{look}. Beside what is held, {} MiB fit on the device", count(parts.free >> 20)),
                 None => look.to_owned(),
             }]
         }
