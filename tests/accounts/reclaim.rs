@@ -101,6 +101,7 @@ fn idle_memory_of_a_drivers_pool_serves_another_process() {
         let host = Host::new("4GiB");
         let mut one = Member::start(host.member("1GiB").strategy(keeps));
         assert_eq!(one.ask(&format!("q {}", 800 * MIB)), "0", "{}", keeps.name);
+        wait_until_it_listens(&one);
         let mut two = Member::start(host.member("1GiB"));
         assert_eq!(allocate(&mut two, 800 * MIB), 0, "{}", keeps.name);
         // The account has what both hold now.
@@ -171,6 +172,7 @@ fn reclaims_are_told() -> bool {
     let mut one = start("gives", AUTO_GROWTH);
     assert_eq!(one.ask(&format!("a {}", 800 * MIB)), "0 0");
     assert_eq!(one.ask("f 0"), "0");
+    wait_until_it_listens(&one);
     let mut two = start("asks", PASSTHROUGH);
     let (result, late) = timed(|| two.allocate(800 * MIB));
     drop([one.end(), two.end()]);

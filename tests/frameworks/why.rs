@@ -32,6 +32,7 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
     let allocated = own["allocated"].number();
     assert_eq!(figures, [allocated, own["reserved"].number() - allocated, 0]);
     assert_eq!(page["why"]["failure"]["tries"], 2);
+    assert_says(page["why"]["failure"]["asked_by"].text(), ".py:");
     // The holders are tensors, and not segments.
     let holders = page["holders"].list().iter();
     let held: u64 = holders.map(|holder| holder["bytes"].number()).sum();

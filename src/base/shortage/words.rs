@@ -152,7 +152,7 @@ impl Shortage {
             }
             Verdict::OtherProcesses => {
                 let (others, behind) = (size(parts.others.unwrap_or(0)), self.behind_layer());
-                return format!("{words}. Without its {others} this fits{behind}");
+                return format!("{words}. Without the {others} that others hold this fits{behind}");
             }
             Verdict::Limit | Verdict::GroupLimit => self.limited(),
             Verdict::Driver => return self.of_driver(words),

@@ -106,6 +106,9 @@ impl Simulator {
     }
 
     fn environment(&self, memory: u64, devices: u32) -> Result<Variables, Failure> {
+        // Runs that are given one file share the devices.
+        let given = std::env::var_os("SIMGPU_STATE").filter(|file| !file.is_empty());
+        let state = given.map_or_else(|| shared_state().map(Into::into), Ok)?;
         let mut path = self.folder.clone().into_os_string();
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             path.push(":");
@@ -115,7 +118,7 @@ impl Simulator {
             ("LD_LIBRARY_PATH", path),
             ("SIMGPU_MEMORY", memory.to_string().into()),
             ("SIMGPU_DEVICES", devices.to_string().into()),
-            ("SIMGPU_STATE", shared_state()?.into()),
+            ("SIMGPU_STATE", state),
         ])
     }
 }

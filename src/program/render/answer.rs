@@ -45,6 +45,8 @@ pub struct Holders {
     /// The first of them, most bytes first.
     pub list: Vec<Holder>,
     pub in_all: usize,
+    /// The code that asked for what failed, if its stack is known.
+    pub asked_by: Option<String>,
     /// Bytes of those that came again and again until then, and stayed.
     pub came_again: u64,
 }
@@ -63,7 +65,10 @@ impl<'a> Answer<'a> {
     pub fn new(job: &'a Job, holders: Holders, replay: Result<Option<Replayed>, ()>) -> Answer<'a> {
         let finding = job.finding();
         let mut next = steps(job, &finding, &replay);
-        next.extend(Step::for_leak(job, &finding, holders.came_again));
+        if let Some((step, is_most)) = Step::for_leak(job, &finding, holders.came_again) {
+            let place = if is_most { 0 } else { next.len() };
+            next.insert(place, step);
+        }
         Answer {
             lines: verdict_lines::verdict(job),
             parts: finding
@@ -112,6 +117,7 @@ impl<'a> Answer<'a> {
             "api": api_name(scene.api),
             "device": scene.device,
             "requested": scene.requested,
+            "asked_by": self.holders.asked_by,
             "code": scene.result,
             "result": failed_with(scene.api, scene.result),
             "refused_by_limit": scene.by_limit,

@@ -51,15 +51,23 @@ impl Step {
         }
     }
 
-    /// What to say of memory that came again and again and stayed.
-    pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<Step> {
-        (finding.verdict == Verdict::LiveSet && bytes > 0).then(|| {
-            Step::from(format!(
+    /// What to say of memory that came again and again and stayed, and whether that is more than all that any cache wastes.
+    pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<(Step, bool)> {
+        let is_about = matches!(finding.verdict, Verdict::LiveSet | Verdict::Unusable) && bytes > 0;
+        let cached = finding
+            .failure
+            .as_ref()
+            .and_then(|failure| failure.shortage.parts)
+            .map(|parts| parts.cached);
+        let is_most = finding.verdict == Verdict::Unusable && cached.is_some_and(|cached| bytes > cached);
+        is_about.then(|| {
+            let step = Step::from(format!(
                 "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
                  --leaks {} names it",
                 size(bytes),
                 shown(&job.path)
-            ))
+            ));
+            (step, is_most)
         })
     }
 }
@@ -254,7 +262,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             job,
             others.collect(),
             lacking.unwrap_or(shortage.requested),
-            ["this device", "give this job another device"],
+            ["this device", "give this job another device that has room"],
         )],
         Verdict::Limit | Verdict::GroupLimit => vec![raise_or_share(job, failure)],
         Verdict::Driver if shortage.of_host => vec![
@@ -301,7 +309,7 @@ fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, o
         _ => process_name(process),
     };
     let Some(largest) = others.first() else {
-        return "Find out with nvidia-smi which other processes use this device, or give this job another device"
+        return "Find out with nvidia-smi which other processes use this device, or give this job another device that has room"
             .to_owned();
     };
     let (held, all) = (bytes(largest), others.len());

@@ -21,6 +21,9 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
     for (line, number) in answer.lines.iter().zip(0..) {
         writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
     }
+    if let Some(asked_by) = &answer.holders.asked_by {
+        writeln!(out, "Asked for by {}", printable(asked_by, 200))?;
+    }
     let process = if job.is_imported() {
         "Imported trace".to_owned()
     } else {

@@ -71,8 +71,13 @@ pub fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
     };
     let sets = set.into_iter().flat_map(|set| set.devices);
     let set = sets.into_iter().find(|set| Some(set.device) == device);
-    let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, &Labels::load(&job.path)));
+    let labels = Labels::load(&job.path);
+    let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, &labels));
     (holders.moment, holders.in_all) = (moment, holders.list.len());
+    let failed = finding.failure.as_ref().map(|failure| failure.scene.stack);
+    holders.asked_by = failed
+        .filter(|&stack| labels.frames(stack).is_ok())
+        .map(|stack| labels.stack_with(stack, LINES));
     holders.list.truncate(top);
     holders
 }
