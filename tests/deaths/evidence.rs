@@ -15,11 +15,11 @@ use support::{Fields, MIB, Printed, assert_fields, assert_says, vramshim};
 
 use super::{Told, why_of};
 
-const BEGAN_US: u64 = 1_790_000_000_000_000;
+pub const BEGAN_US: u64 = 1_790_000_000_000_000;
 pub const TORCH: &str = "framework=PyTorch 2.12.0\0";
 
 #[track_caller]
-fn assert_told(told: &Told, code: i32, says: &str) {
+pub fn assert_told(told: &Told, code: i32, says: &str) {
     assert_eq!(told.code, Some(code), "{}{}", told.text, told.said);
     assert_says(&told.text, says);
 }
@@ -316,30 +316,6 @@ fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
         assert_told(&told, 11, "Look at the numbers that this size was computed from");
         assert_eq!(told.text.contains("fit on the device"), fits, "{}", told.text);
     }
-}
-
-/// What the cache of PyTorch does not hold cannot be gained by doing without it.
-#[test]
-fn an_empty_cache_is_not_advised_against() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_TORCH=record\0", TORCH).unwrap();
-    let segment = 0x7f00_0000_0000u64;
-    job.alloc_at(0, segment, 800 * MIB, 0).unwrap();
-    let at = |job: &Made| BEGAN_US + job.now_ns() / 1000;
-    let now = at(&job);
-    let size = 800 * MIB;
-    let mut tensors = format!(
-        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
-    );
-    measure(&mut job, 174 * MIB, size, 850 * MIB);
-    fail(&mut job, 300 * MIB, 2, false);
-    tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t1\t0\n", at(&job), 300 * MIB, at(&job));
-    let path: PathBuf = job.end(Some(1)).unwrap();
-    fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let told = why_of(&path);
-    assert_told(&told, 12, "live memory is too much");
-    assert_eq!(told.page["why"]["ledger"]["cached"], 0);
-    assert!(!told.text.contains("--torch allocator"), "{}", told.text);
 }
 
 /// A job that allocates 200 times, asks for too much and exits.

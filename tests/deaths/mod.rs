@@ -1,5 +1,6 @@
 //! Ways in which a job dies: each gets the right verdict, and each line of the ledger is what the simulated GPU says.
 
+mod caches;
 pub mod evidence;
 mod layers;
 mod leaks;

@@ -306,3 +306,25 @@ fn a_job_needs_the_device_that_replay_foretold_of_one_recorded_run() {
         }
     }
 }
+
+/// The short form of scripts/ci/advice.
+#[test]
+fn the_advice_for_a_death_works_when_it_is_carried_out() {
+    let mut script = Command::new(support::root().join("scripts/ci/advice"));
+    let deaths = [
+        "live set",
+        "the limit",
+        "three processes",
+        "cudaMallocAsync",
+        "accumulation",
+    ];
+    let script = script.args(deaths).env("VRAMSHIM_FRAMEWORKS", environment());
+    let output = script.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{told}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(told.contains("works") && told.contains("equal"), "{told}");
+}

@@ -175,6 +175,14 @@ impl Job {
         Some(value)
     }
 
+    /// Whether PyTorch's allocator got this setting.
+    pub fn sets_torch(&self, setting: &str) -> bool {
+        let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].into_iter();
+        names
+            .filter_map(|name| self.setting(name))
+            .any(|value| value.contains(setting))
+    }
+
     /// Whether the job's limits were those of a group of processes, by its settings.
     pub fn limit_is_of_group(&self) -> bool {
         match self.setting("VRAMSHIM_LIMIT_SCOPE") {
@@ -252,8 +260,9 @@ impl Job {
 
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
-        let asks_for_tensors =
-            self.makes(Api::vramshim_torch_alloc) || self.tensors.is_none() && self.makes(Api::torch_alloc);
+        let asks_for_tensors = self.sets_torch("backend:cudaMallocAsync")
+            || self.makes(Api::vramshim_torch_alloc)
+            || self.tensors.is_none() && self.makes(Api::torch_alloc);
         (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
     }
 

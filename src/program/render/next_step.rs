@@ -9,14 +9,13 @@ use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Header, State, TensorFile};
 use serde::Serialize;
 
-use super::format::{amount, printable, shown, size};
+use super::format::{amount, count, printable, shown, size};
 use super::verdict_lines::process_name;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::siblings::sibling;
-use crate::analysis::tensor_records::Tensors;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -88,19 +87,10 @@ pub struct Replayed {
 impl Replayed {
     /// What is worth a line about it.
     fn step(&self, job: &Job, verdict: Verdict) -> Option<Step> {
-        let &Replayed {
-            strategy,
-            room,
-            peak,
-            fits,
-        } = self;
-        let allocator = if job.tensors.is_some() {
-            "--torch allocator "
-        } else {
-            ""
-        };
-        let [room, peak] = [room, peak].map(size);
-        let what = match (fits, verdict) {
+        let strategy = self.strategy;
+        let allocator = job.tensors.as_ref().map_or("", |_| "--torch allocator ");
+        let [room, peak] = [self.room, self.peak].map(size);
+        let what = match (self.fits, verdict) {
             (true, _) => format!(
                 "Replay: under {strategy} this request fits, with {peak} of {room} reserved: vramshim run \
                  {allocator}--strategy {strategy}"
@@ -133,6 +123,11 @@ impl fmt::Display for Step {
     }
 }
 
+/// A size that is not rounded down.
+fn enough(bytes: u64) -> String {
+    format!("{} MiB", count(bytes.div_ceil(1 << 20)))
+}
+
 /// What to do, the most promising first. `replayed`: what a replay of the job's requests found, or `Err` if none was made.
 pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, ()>) -> Vec<Step> {
     let Some(failure) = &finding.failure else {
@@ -154,7 +149,7 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
         }),
     });
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
-        next.extend(without_cache(job, failure));
+        next.extend(without_cache(job, failure, matches!(replayed, Ok(Some(_)))));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
         next.push(Step::untried(usable(job, failure), None));
@@ -162,8 +157,9 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
     next
 }
 
-/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised.
-fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
+/// How the job does without PyTorch's cache, if what is cached is enough or not known. What is set is not advised,
+/// nor what was replayed.
+fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let shortage = &failure.shortage;
     let cached = shortage.parts.map_or(0, |parts| parts.cached);
     if failure.knows_cache && shortage.private > 0 {
@@ -178,11 +174,9 @@ fn without_cache(job: &Job, failure: &Failure) -> Vec<Step> {
     let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
     let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
-    steps.push(Step::untried(what, gains));
-    let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].map(|name| job.setting(name).unwrap_or_default());
-    let is_set = settings.iter().any(|value| value.contains("expandable_segments:True"))
-        || job.tensors.as_ref().is_some_and(Tensors::are_expandable);
-    if !is_set {
+    steps.extend((!was_tried).then(|| Step::untried(what, gains)));
+    let are_expandable = job.tensors.as_ref().is_some_and(|tensors| tensors.are_expandable());
+    if !are_expandable && !job.sets_torch("expandable_segments:True") {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
     }
@@ -211,9 +205,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let others = processes.filter(|process| process.pid != job.header.pid && process.told_by != Teller::Account);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
-        let needs = size(parts.total.saturating_add(lacking));
+        let needs = enough(parts.total.saturating_add(lacking));
         let has_cache = job.header.uses("PyTorch");
-        let instead = match (parts.of_layer, needs == size(parts.total)) {
+        let instead = match (parts.of_layer, needs == enough(parts.total)) {
             (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
             (true, _) => format!("let {} give as much more", shortage.layer_words()),
             // What a cache asks for depends on the device's size.
@@ -225,7 +219,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             }
             (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
-        format!("Hold {} less before this request, or {instead}", size(lacking))
+        format!("Hold {} less before this request, or {instead}", enough(lacking))
     };
     match shortage.verdict() {
         Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
@@ -248,10 +242,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             let look = "Look at the numbers that this size was computed from";
             // With lost events it is not known what the process holds.
             vec![match shortage.parts {
-                Some(parts) => format!(
-                    "{look}. Beside what this process holds, {} fit on the device",
-                    size(parts.total.saturating_sub(parts.own()))
-                ),
+                Some(parts) => format!("{look}. Beside what is held, {} MiB fit on the device", count(parts.free >> 20)),
                 None => look.to_owned(),
             }]
         }
@@ -357,7 +348,7 @@ fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, o
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
-    if let Some(short) = shortage.short_of().map(size) {
+    if let Some(short) = shortage.short_of().map(enough) {
         return format!("Hold {short} less before this request, or use a device with more free memory");
     }
     let Some(allowance) = shortage.allowance else {
@@ -381,7 +372,7 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
         }
         missing => {
             let needs = allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20);
-            let (missing, layer) = (size(missing), shortage.layer_words());
+            let (missing, layer) = (enough(missing), shortage.layer_words());
             if shortage.inherited {
                 return format!("Raise the limit of {layer} to at least {needs}MiB, or hold {missing} less");
             }
