@@ -63,7 +63,8 @@ pub fn hides_hook(command: &[OsString]) -> Option<(char, &'static str)> {
         version.is_some_and(|version| version.chars().all(|letter| letter.is_ascii_digit() || letter == '.'))
     };
     let words = command.iter().skip_while(|word| !is_python(word)).skip(1);
-    for word in words.map(|word| word.to_string_lossy()) {
+    let mut words = words.map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
         // The script ends the options.
         let letters = word.strip_prefix('-').filter(|letters| !letters.is_empty())?;
         // What follows one of these is a value, code or a module.
@@ -72,6 +73,8 @@ pub fn hides_hook(command: &[OsString]) -> Option<(char, &'static str)> {
             Some('S') => return Some(('S', "imports no sitecustomize")),
             Some(letter) => return Some((letter, "ignores PYTHONPATH")),
             None if letters[end..].starts_with(['c', 'm']) => return None,
+            // Its value is a word of its own.
+            None if matches!(&letters[end..], "W" | "X") => drop(words.next()),
             None => {}
         }
     }

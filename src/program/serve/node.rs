@@ -236,15 +236,8 @@ impl Node {
         if count <= share {
             return names.take(share).collect();
         }
-        let is_followed = |path: &Path| {
-            matches!(
-                self.entries.get(path),
-                Some(Entry {
-                    known: Known::Followed(_),
-                    ..
-                })
-            )
-        };
+        let entry = |path: &Path| self.entries.get(path);
+        let is_followed = |path: &Path| entry(path).is_some_and(|entry| matches!(entry.known, Known::Followed(_)));
         let of_folder = self
             .entries
             .range(folder.to_owned()..)
