@@ -6,24 +6,25 @@
 //! dlfcn/dlerror.c). So a thread that is looking gets none.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The threads that are looking, each at the place that its id has here. A variable of each thread would do, but the loader
 /// finds that by `__tls_get_addr`, which ThreadSanitizer replaces before it can serve it.
-static LOOKING: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+static LOOKING: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// The mark of a thread that looks. If another thread takes its place meanwhile, the thread may look once more inside its own
 /// look, and finds the same.
 struct Look {
-    place: &'static AtomicI32,
-    thread: i32,
+    place: &'static AtomicU64,
+    thread: u64,
 }
 
 impl Look {
     /// `None` if this thread is looking already.
     fn begin() -> Option<Look> {
-        // SAFETY: the call has no preconditions.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+        // With the process: what a thread of the parent left in a forked child is not this thread's.
+        // SAFETY: the calls have no preconditions.
+        let thread = unsafe { (libc::getpid() as u64) << 32 | libc::syscall(libc::SYS_gettid) as u64 };
         let place = &LOOKING[thread as usize % LOOKING.len()];
         (place.swap(thread, Relaxed) != thread).then(|| Look { place, thread })
     }

@@ -88,7 +88,7 @@ impl Shortage {
                 "the device's memory could not be measured at the failure".to_owned()
             }
             Verdict::NotEnoughEvidence => format!(
-                "{} are used outside this process's ledger, and it is not known by whom. Without them this fits",
+                "{} are used outside this process's ledger, and it is not known by whom",
                 size(parts.unknown.unsigned_abs())
             ),
             Verdict::LargerThanDevice => {

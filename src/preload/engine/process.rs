@@ -61,11 +61,16 @@ fn begin() -> *mut Cell {
     if HAS_BEGUN.load(Ordering::Acquire) {
         let handler = AT_FORK.load(Ordering::Acquire);
         // Another thread may have begun after the caller looked.
-        if cell.load(Ordering::Acquire).is_null() && !handler.is_null() {
+        if !cell.load(Ordering::Acquire).is_null() {
+            return cell.load(Ordering::Acquire);
+        }
+        if !handler.is_null() {
             // SAFETY: `at_fork` stored a function of this type.
             unsafe { mem::transmute::<*mut (), unsafe extern "C" fn()>(handler)() };
         }
-        in_forked_child();
+        if cell.load(Ordering::Acquire).is_null() {
+            in_forked_child();
+        }
         return cell.load(Ordering::Acquire);
     }
     // SAFETY: the page is ours alone, and the call changes nothing in this process.

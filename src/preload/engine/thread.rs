@@ -87,7 +87,12 @@ fn only_ours_is_left() -> bool {
     }
     let mut sees_this = false;
     for name in names_in(Path::new("/proc/self/task")) {
-        let id = name.to_str().and_then(|name| name.parse().ok());
+        let name = name.to_string_lossy();
+        // The folder itself and the one above it.
+        if name.starts_with('.') {
+            continue;
+        }
+        let id = name.parse().ok();
         sees_this |= id == Some(this_thread());
         let is_ours = |id| OURS.iter().any(|place| place.load(Relaxed) == id);
         if !id.is_some_and(|id| id == first || is_ours(id)) {

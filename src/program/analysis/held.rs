@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::cuda::HOST_DEVICE;
+use base::text::events_were;
 use journal::reader::{CacheSums, Header, State, TensorFile};
 use serde::Serialize;
 
@@ -23,9 +24,9 @@ pub struct Held {
     /// What the job asked CUDA for and holds, after rounding: a framework's cache as a whole.
     pub allocated: u64,
     pub reserved: u64,
-    /// `None` if it is not known what is used inside a framework's cache. It is at most `live_at_most`.
+    /// `None` if it is not known what is used inside a framework's cache. It is at most `live_at_most`, if that is known.
     pub live: Option<u64>,
-    pub live_at_most: u64,
+    pub live_at_most: Option<u64>,
     pub cached: Option<u64>,
     pub pytorch: Option<PyTorch>,
     /// Why `live` and `cached` are not known.
@@ -51,6 +52,22 @@ pub struct Caches {
     /// The ledger has PyTorch's tensors, and not its segments.
     has_tensors: bool,
     not_known: Option<String>,
+}
+
+impl Held {
+    /// The same for a process of which so many events are lost: the sums lack what they told.
+    pub fn without(self, lost: u64) -> Held {
+        if lost == 0 {
+            return self;
+        }
+        Held {
+            live: None,
+            live_at_most: None,
+            cached: None,
+            not_known: Some(format!("{} lost", events_were(lost))),
+            ..self
+        }
+    }
 }
 
 impl Caches {
@@ -124,15 +141,35 @@ impl Caches {
         Held {
             allocated,
             reserved,
-            live_at_most: match self.has_tensors {
+            live_at_most: Some(match self.has_tensors {
                 true if not_known.is_some() => reserved,
                 false if is_newer => allocated,
                 _ => live,
-            },
+            }),
             live: known(live),
             cached: known(reserved.saturating_sub(live)),
             pytorch: pytorch.filter(|inside| inside.reserved > 0),
             not_known,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_lack_events_are_not_told() {
+        let held = Held {
+            allocated: 60,
+            live: Some(10),
+            live_at_most: Some(10),
+            cached: Some(50),
+            ..Held::default()
+        };
+        assert_eq!(held.clone().without(0), held);
+        let lost = held.without(1);
+        assert_eq!((lost.live, lost.live_at_most, lost.cached), (None, None, None));
+        assert_eq!(lost.not_known.as_deref(), Some("1 event was lost"));
     }
 }

@@ -119,6 +119,8 @@ pub struct Scenes {
     /// What each thread measured last, by device.
     measured: BTreeMap<(i16, u32), Evidence>,
     last: Option<Scene>,
+    /// The last for lack of memory, if `last` is another failure.
+    last_out_of_memory: Option<Scene>,
     /// The requests that failed for lack of memory, each counted once.
     pub out_of_memory: u64,
 }
@@ -250,7 +252,8 @@ impl Scenes {
             Some(last) if last.is_repeated_by(&scene) => scene.tries += last.tries,
             _ => self.out_of_memory += u64::from(scene.lacked_memory()),
         }
-        self.last = Some(scene);
+        let before = self.last.replace(scene).filter(Scene::lacked_memory);
+        self.last_out_of_memory = before.or(self.last_out_of_memory.take());
     }
 
     fn keep(&mut self, place: (i16, u32), evidence: Evidence) {
@@ -295,7 +298,9 @@ impl Scenes {
 
     /// The last, if memory was missing.
     pub fn last_out_of_memory(&self) -> Option<&Scene> {
-        self.last().filter(|last| last.lacked_memory())
+        self.last()
+            .filter(|last| last.lacked_memory())
+            .or(self.last_out_of_memory.as_ref())
     }
 }
 

@@ -188,7 +188,7 @@ impl Watched {
 
     /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
-        self.caches.held_of(device, &self.figures)
+        self.caches.held_of(device, &self.figures).without(self.lost())
     }
 
     /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.

@@ -214,9 +214,11 @@ fn parts(job: &Job, failure: &Failure) -> Vec<Part> {
     let told = failure.scene.processes.iter().filter(|_| parts.others.is_some());
     // The account may tell the same processes once more.
     let others = told.filter(|process| process.pid != job.header.pid && process.told_by == Teller::Nvml);
-    list.extend(others.map(|process| Part {
-        who: Some(process_name(process)),
-        ..part("other process", bytes(process.bytes.unwrap_or(0)))
+    list.extend(others.filter_map(|process| {
+        Some(Part {
+            who: Some(process_name(process)),
+            ..part("other process", bytes(process.bytes?))
+        })
     }));
     list.push(part(parts.unknown_words(), parts.unknown));
     list.push(part("free", bytes(parts.free)));

@@ -162,7 +162,7 @@ impl Process {
 
     /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
-        self.caches.held_of(device, &self.figures)
+        self.caches.held_of(device, &self.figures).without(self.lost)
     }
 
     /// Adds a label with a number if another process has the same labels: files with the same name in two folders. Two series

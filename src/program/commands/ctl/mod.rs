@@ -9,17 +9,17 @@ mod in_root;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use base::cuda::MAX_DEVICES;
 use base::text::{printable, shown};
 use base::units::size;
 use clap::{Args, Subcommand};
 use config::Change;
-use journal::reader::Journal;
 use serde_json::Value;
 
 use self::connection::{Connection, JournalOf};
-use crate::analysis::held::Caches;
+use crate::analysis::watch::Watched;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::number::at_least;
@@ -27,6 +27,8 @@ use crate::render::table::table;
 
 /// The longest text of a job that is shown, in characters.
 const LONGEST_TEXT: usize = 4096;
+/// The journal of the process is read for so long.
+const LONGEST_READ: Duration = Duration::from_secs(2);
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
@@ -182,17 +184,21 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     })
 }
 
-/// Adds what is live and what is cached on each device. The job itself does not know what is used inside PyTorch's cache.
+/// Adds what is live and what is cached on each device, as `top` tells it. The job itself does not know what is used inside
+/// PyTorch's cache, nor when PyTorch told.
 fn add_held(pid: u32, answer: &mut Value) {
     let journal = dump::journal_of(pid).and_then(|(path, _)| JournalOf::of(pid, &path));
+    // It keeps the path right.
     let Ok(place) = journal else { return };
-    let Ok(journal) = Journal::open(&place.path) else {
+    let Ok(mut watched) = Watched::open(&place.path, Some(pid)) else {
         return;
     };
-    let header = journal.header();
-    let mut settings = header.environment.iter();
-    let serves_tensors = settings.any(|(name, value)| name == "VRAMSHIM_TORCH" && value == "allocator");
-    let caches = Caches::read(journal.path(), header, journal.state(), serves_tensors, false);
+    let begin = Instant::now();
+    while matches!(watched.follow(), Ok(false)) && begin.elapsed() < LONGEST_READ {}
+    if !watched.is_read() {
+        answer["not_known"] = "the journal is long: vramshim top tells".into();
+        return;
+    }
     let Some(figures) = answer["stats"].as_object_mut() else {
         return;
     };
@@ -200,10 +206,10 @@ fn add_held(pid: u32, answer: &mut Value) {
     for device in 0..MAX_DEVICES as i16 {
         let of = |figure: &str| format!("device.{device}.{figure}");
         let number = |figure: &str| figures.get(&of(figure))?.as_u64();
-        let Some((allocated, reserved)) = number("allocated").zip(number("reserved")) else {
+        if number("allocated").is_none() {
             continue;
-        };
-        let held = caches.held(device, allocated, reserved, None);
+        }
+        let held = watched.held(device);
         let used = held.pytorch.map(|inside| inside.used);
         for (figure, bytes) in [
             ("live_bytes", held.live),

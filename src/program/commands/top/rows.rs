@@ -107,10 +107,13 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             Cell::text(printable(&watched.title(), 24)),
             Cell::text(printable(&watched.header().strategy, 16)),
             whole(device),
-            Cell::number(held.as_ref().map(|held| held.live_at_most as f64), |most| {
-                let at_most = ["", "at most "][usize::from(held.as_ref().is_some_and(|held| held.live.is_none()))];
-                format!("{at_most}{}", size(most as u64))
-            }),
+            match held.as_ref().map(|held| (held.live, held.live_at_most)) {
+                None => Cell::bytes(None),
+                Some((None, Some(most))) => {
+                    Cell::number(Some(most as f64), |most| format!("at most {}", size(most as u64)))
+                }
+                Some((live, _)) => Cell::known(live),
+            },
             held.as_ref().map_or(Cell::bytes(None), |held| Cell::known(held.cached)),
             Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
