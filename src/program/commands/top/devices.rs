@@ -125,8 +125,10 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
 impl DeviceRow {
     pub fn texts(&self) -> Vec<String> {
         let busy = self.busy_percent.map(f64::from);
+        let number = self.number.map_or_else(String::new, |number| format!("{number} "));
+        let name = printable(self.name.as_deref().unwrap_or("device"), 30);
         let cells = [
-            Cell::text(printable(self.name.as_deref().unwrap_or("device"), 30)),
+            Cell::text(number + &name),
             Cell::text(self.uuid.as_deref().unwrap_or("-")),
             Cell::count(Some(self.processes)),
             Cell::known(self.live),
