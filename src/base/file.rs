@@ -105,7 +105,7 @@ pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<bool,
     }
 }
 
-/// The names in a folder; none if it cannot be read. That of std ends the process if the job has closed the descriptor
+/// The names in a folder, without those of the folder itself and the one above it; none if it cannot be read. That of std ends the process if the job has closed the descriptor
 /// meanwhile.
 pub fn names_in(folder: &Path) -> Vec<OsString> {
     let mut names = Vec::new();
@@ -121,7 +121,9 @@ pub fn names_in(folder: &Path) -> Vec<OsString> {
     while let Some(entry) = unsafe { libc::readdir(stream).as_ref() } {
         // SAFETY: the name ends with a NUL.
         let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes();
-        names.push(OsStr::from_bytes(name).to_owned());
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
     }
     // SAFETY: the stream was opened above, and is not used again.
     unsafe { libc::closedir(stream) };

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,8 +24,7 @@ pub fn folder_of(process: u32) -> PathBuf {
         return folder;
     }
     let task = folder.join("task");
-    let threads = names_in(&task).into_iter().filter(|name| name.as_bytes()[0] != b'.');
-    let mut threads = threads.map(|thread| task.join(thread));
+    let mut threads = names_in(&task).into_iter().map(|thread| task.join(thread));
     threads.find(|thread| !is_dead(thread)).unwrap_or(folder)
 }
 
@@ -42,7 +40,7 @@ pub fn may_use_a_device(process: u32) -> bool {
 }
 
 /// The state of the process or thread of this folder (field 3 of `/proc/PID/stat`).
-fn state_of(folder: &Path) -> Option<u8> {
+pub fn state_of(folder: &Path) -> Option<u8> {
     let stat = std::fs::read(folder.join("stat")).ok()?;
     fields_from_state(&stat)?.next()?.first().copied()
 }

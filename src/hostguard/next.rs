@@ -8,6 +8,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use base::identity::thread_id;
+
 /// The threads that are looking, each at the place that its id has here. A variable of each thread would do, but the loader
 /// finds that by `__tls_get_addr`, which ThreadSanitizer replaces before it can serve it.
 static LOOKING: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
@@ -23,8 +25,7 @@ impl Look {
     /// `None` if this thread is looking already.
     fn begin() -> Option<Look> {
         // With the process: what a thread of the parent left in a forked child is not this thread's.
-        // SAFETY: the calls have no preconditions.
-        let thread = unsafe { (libc::getpid() as u64) << 32 | libc::syscall(libc::SYS_gettid) as u64 };
+        let thread = u64::from(std::process::id()) << 32 | u64::from(thread_id());
         let place = &LOOKING[thread as usize % LOOKING.len()];
         (place.swap(thread, Relaxed) != thread).then(|| Look { place, thread })
     }

@@ -6,24 +6,24 @@
 //! A process whose first thread called `pthread_exit` ends with its last thread (pthread_exit(3)). So a thread of the library
 //! that waits for the job asks from time to time whether one of the job's is left, and ends if none is.
 
-use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
 use base::file::names_in;
+use base::identity::{state_of, thread_id};
 
 /// The ids of the library's threads; 0 is a free place. A thread that finds no place counts as one of the job's.
-static OURS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
+static OURS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 /// How often a thread of the library asks whether a thread of the job is left.
 pub const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = || {
-        let id = this_thread();
+        let id = thread_id();
         let place = OURS
             .iter()
             .find(|place| place.compare_exchange(0, id, Relaxed, Relaxed).is_ok());
@@ -44,11 +44,6 @@ pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Resul
 /// A forked child has none of the threads.
 pub fn in_forked_child() {
     OURS.iter().for_each(|place| place.store(0, Relaxed));
-}
-
-fn this_thread() -> i32 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// When a thread of the library last asked whether the job has threads.
@@ -76,24 +71,15 @@ impl Job {
 
 /// Whether the process's first thread has ended, and each other thread is the library's. `false` where the kernel does not tell.
 fn only_ours_is_left() -> bool {
-    // SAFETY: has no preconditions.
-    let first = unsafe { libc::getpid() };
-    // proc(5): "pid (name) state ...". The name may have parentheses.
-    let state = fs::read_to_string(format!("/proc/self/task/{first}/stat"))
-        .ok()
-        .and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-    if state != Some('Z') {
+    let first = std::process::id();
+    let threads = Path::new("/proc/self/task");
+    if state_of(&threads.join(first.to_string())) != Some(b'Z') {
         return false;
     }
     let mut sees_this = false;
-    for name in names_in(Path::new("/proc/self/task")) {
-        let name = name.to_string_lossy();
-        // The folder itself and the one above it.
-        if name.starts_with('.') {
-            continue;
-        }
-        let id = name.parse().ok();
-        sees_this |= id == Some(this_thread());
+    for name in names_in(threads) {
+        let id = name.to_str().and_then(|name| name.parse().ok());
+        sees_this |= id == Some(thread_id());
         let is_ours = |id| OURS.iter().any(|place| place.load(Relaxed) == id);
         if !id.is_some_and(|id| id == first || is_ours(id)) {
             return false;

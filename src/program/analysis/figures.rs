@@ -16,8 +16,7 @@ use super::floors::Floors;
 use super::host_levels::HostLevels;
 use super::ledger::device_of;
 use super::measurements::{Balance, Measurements};
-use super::scene::is_out_of_memory;
-use super::scene::{Around, Scene, Scenes};
+use super::scene::{Around, Scene, Scenes, is_out_of_memory};
 
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;

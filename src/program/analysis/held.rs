@@ -3,7 +3,7 @@
 //! *Reserved* is what was obtained from the driver or a layer before it. *Live* is what the job has in use of it, and
 //! *cached* the rest: free memory of a policy's segments, of the driver's pools, and of the cache of a framework. A journal
 //! has what a framework's cache obtained, and not what is used inside. PyTorch's recorder says that once a second
-//! (`CacheSums`); of other caches nobody does, and then live and cached are not known.
+//! (`CacheSums`). Nobody says it of other caches, so live and cached are not known of a process that has one.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -225,12 +225,7 @@ impl Call {
             // beginning of a segment, and it would free the whole segment.
             Freed::NoBlock => {
                 let wrong = mutant::is(3).then_some(DriverError::NOT_FOUND);
-                let refusal = || {
-                    Location::current()
-                        .is_none()
-                        .then(|| refusal_of_any_free(None))
-                        .flatten()
-                };
+                let refusal = || refusal_of_any_free(Location::current(), None);
                 let result = Err(wrong.or_else(refusal).unwrap_or(DriverError::INVALID_VALUE));
                 self.free_failed(claim, Key::Address(address), result);
                 FreedPooled::Done(result)

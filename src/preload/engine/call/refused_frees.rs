@@ -12,6 +12,7 @@ use once_cell::race::OnceBool;
 use crate::engine::call::attributes::UNALLOCATED;
 use crate::engine::state::allocation::Allocation;
 use crate::engine::state::captures::relaxed;
+use crate::engine::state::location::Location;
 use crate::next::{self, CUstream, driver, hooked};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
@@ -65,8 +66,12 @@ pub struct Freeing {
 }
 
 /// The driver's refusal of any free, whatever the address: in a thread without a context, or in a host function of a stream
-/// (cuda.h 13.0, `cuLaunchHostFunc`). `None` if it objects to the address alone. `stream` is that of `cuMemFreeAsync`.
-pub fn refusal_of_any_free(stream: Option<usize>) -> Option<DriverError> {
+/// (cuda.h 13.0, `cuLaunchHostFunc`). `None` if it objects to the address alone, as with a context. `current` is the thread's
+/// context, `stream` that of `cuMemFreeAsync`.
+pub fn refusal_of_any_free(current: Option<Location>, stream: Option<usize>) -> Option<DriverError> {
+    if current.is_some() {
+        return None;
+    }
     let freed = relaxed(|| {
         // SAFETY: no memory lies at this address, so nothing is freed. The stream is the job's own.
         check(unsafe {

@@ -238,7 +238,7 @@ impl Call {
         let current = Location::current();
         // Without a context the driver may refuse any free, as in a host function of a stream. cuda.h 13.0 names
         // INVALID_CONTEXT for default streams alone: another stream has a context of its own.
-        let refusal = current.is_none().then(|| refusal_of_any_free(Some(stream))).flatten();
+        let refusal = refusal_of_any_free(current, Some(stream));
         let is_of_context = refusal == Some(DriverError::INVALID_CONTEXT);
         if let Some(refusal) = refusal.filter(|_| !is_of_context || stream <= STREAM_PER_THREAD) {
             let result = Err(refusal);
