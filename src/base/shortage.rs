@@ -303,6 +303,14 @@ pub struct Shortage {
 }
 
 impl Shortage {
+    /// What is used inside a framework's cache is not known, though the ledger has tensors.
+    pub fn count_cache_as_live(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.live = parts.live.saturating_add(std::mem::take(&mut parts.cached));
+        }
+        (self.largest_cached, self.private, self.grown) = (0, 0, 0);
+    }
+
     pub fn verdict(&self) -> Verdict {
         if let Some(Guard { of_device, .. }) = self.guard {
             return if of_device {

@@ -11,6 +11,7 @@ use journal::reader::State;
 
 use super::job::Job;
 use super::scene::{self, Scene};
+use super::tensor_records::Tensors;
 
 /// What happens so soon after a failure belongs to it.
 const SAME_NS: u64 = 1_000_000_000;
@@ -35,8 +36,15 @@ pub struct Finding<'a> {
 pub struct Failure<'a> {
     pub scene: &'a Scene,
     pub shortage: Shortage,
+    /// The framework of whose own cache it is not known what was used inside. All of it counts as live.
+    pub cache: Option<&'static str>,
+}
+
+impl Failure<'_> {
     /// Whether what a framework's own cache holds is part of `cached`, and not of `live`.
-    pub knows_cache: bool,
+    pub fn knows_cache(&self) -> bool {
+        self.cache.is_none()
+    }
 }
 
 /// The device that was fullest at its peak, in bytes.
@@ -69,15 +77,15 @@ impl Job {
                 shortage.total = device.total_memory;
                 shortage.inherited = device.limit_source == LimitSource::Layer;
             }
-            shortage.of_cache = self.caches().is_some() && scene.framework_asked().is_none();
+            let cache = self.cache_at(scene);
+            if cache.is_some() && self.tensors.is_some() {
+                shortage.count_cache_as_live();
+            }
+            shortage.of_cache = cache.is_some() && scene.framework_asked().is_none();
             let streams = self.ledger.streams;
             shortage.one_stream = self.tensors.is_some() && (streams & !1).count_ones() == 1;
             shortage.layer = self.header.layer().and_then(layers::known);
-            Failure {
-                scene,
-                shortage,
-                knows_cache: self.caches().is_none(),
-            }
+            Failure { scene, shortage, cache }
         });
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
         // A journal that could not grow keeps its failures. What was cut off or damaged may have been one.
@@ -115,6 +123,14 @@ impl Job {
             distance: self.distance(),
             uncertain: self.lost > 0 || self.damaged > 0 || !self.header.damaged.is_empty() || self.lacks_tensors,
         }
+    }
+
+    /// The framework of whose cache it is not known what was used inside at a failure. Snapshots show it at PyTorch's own
+    /// failures, if one was taken.
+    fn cache_at(&self, scene: &Scene) -> Option<&'static str> {
+        let is_shown = |tensors: &Tensors| tensors.show_use_at(scene.device, scene.time_ns);
+        let is_known = self.tensors.as_ref().is_some_and(is_shown);
+        self.cache_owner().filter(|_| !is_known)
     }
 
     /// Whether the process showed signs of life so long after the failure that its end has another cause.

@@ -132,7 +132,7 @@ impl<'a> Answer<'a> {
         });
         page["ledger"] = json!(shortage.parts.map(|parts| {
             // How much of the framework's cache is in use is not known.
-            let split = |bytes: u64| failure.knows_cache.then_some(bytes);
+            let split = |bytes: u64| failure.knows_cache().then_some(bytes);
             json!({
                 "total": parts.total,
                 "told_by": if parts.of_layer { "layer" } else { "driver" },
@@ -205,7 +205,7 @@ fn parts(job: &Job, failure: &Failure) -> Vec<Part> {
     };
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let part = |name, bytes| Part { name, bytes, who: None };
-    let mut list = match failure.knows_cache {
+    let mut list = match failure.knows_cache() {
         true => vec![part("live", bytes(parts.live)), part("cached", bytes(parts.cached))],
         false => vec![part("live or cached", bytes(parts.live.saturating_add(parts.cached)))],
     };

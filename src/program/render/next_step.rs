@@ -142,7 +142,7 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
     next.extend(match replayed {
         Ok(replayed) => replayed.as_ref().and_then(|replayed| replayed.step(job, verdict)),
         // Who is told that free memory cannot be used asks what would use it.
-        Err(()) => (verdict == Verdict::Unusable && job.caches().is_none()).then(|| {
+        Err(()) => (verdict == Verdict::Unusable && failure.knows_cache()).then(|| {
             "vramshim why replays the requests, and says whether another strategy serves them"
                 .to_owned()
                 .into()
@@ -162,15 +162,15 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
 fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let shortage = &failure.shortage;
     let cached = shortage.parts.map_or(0, |parts| parts.cached);
-    if failure.knows_cache && shortage.private > 0 {
+    if failure.knows_cache() && shortage.private > 0 {
         let what = "End graphs or pools that are not needed before this request, or let graphs share a pool \
                     (torch.cuda.graph(pool=...))";
         return vec![Step::untried(what, Some(shortage.private))];
     }
-    if failure.knows_cache && (cached == 0 || shortage.short_of().is_some_and(|short| cached < short)) {
+    if failure.knows_cache() && (cached == 0 || shortage.short_of().is_some_and(|short| cached < short)) {
         return Vec::new();
     }
-    let gains = failure.knows_cache.then_some(cached);
+    let gains = failure.knows_cache().then_some(cached);
     let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
     let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";

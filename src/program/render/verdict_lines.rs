@@ -179,13 +179,12 @@ fn explanation(job: &Job, failure: &Failure) -> String {
             size(instance.total_memory)
         );
     }
-    if let (Verdict::LiveSet | Verdict::Unusable | Verdict::Growth, Some(framework)) = (verdict, job.caches())
-        && !failure.knows_cache
-    {
-        text += &format!(
-            ". {framework}'s segments count as live: what its cache wastes inside them is not seen, unless the job runs \
-             with --torch record"
-        );
+    if let (Verdict::LiveSet | Verdict::Unusable | Verdict::Growth, Some(framework)) = (verdict, failure.cache) {
+        text += &format!(". {framework}'s segments count as live: what its cache wastes inside them is not seen");
+        text += match job.tensors {
+            Some(_) => ", because PyTorch's recorder took no snapshot at this failure",
+            None => ", unless the job runs with --torch record",
+        };
     }
     if matches!(verdict, Verdict::LiveSet | Verdict::Unusable | Verdict::Growth) {
         let others = job.header.frameworks().filter(|name| *name != "PyTorch");

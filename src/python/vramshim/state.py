@@ -170,7 +170,7 @@ class State:
         try:
             if self.stop.is_set() or self._leaves_out():
                 return
-            done = self._ask((device, size, _calling_frames()))
+            done = self._ask((device, size, _calling_frames(), time.time_ns() // 1000))
         except RecursionError:
             return
         except Exception as problem:
@@ -188,7 +188,7 @@ class State:
         """Whether a failure gets no snapshot of its own."""
         elapsed = time.monotonic() - self.began
         is_left_out = (
-            self.at_failures_seconds + self.drain_seconds > FAILURES_SECONDS + FAILURES_SHARE_OF_TIME * elapsed
+            self.at_failures_seconds > FAILURES_SECONDS + FAILURES_SHARE_OF_TIME * elapsed
             or self.written > FIRST_BYTES + FAILURES_BYTES + BYTES_A_SECOND * elapsed
         )
         self.failures_left_out += is_left_out
@@ -236,7 +236,7 @@ class State:
             gc.set_threshold(*self.thresholds)
 
     def drain(self, failure=None):
-        """Writes what is new, in our thread. `failure`: the device, the bytes asked for in vain, and the frames."""
+        """Writes what is new, in our thread. `failure`: the device, the bytes asked for in vain, the frames and the time."""
         begin = time.monotonic()
         if self.stop.is_set():
             return
@@ -263,12 +263,13 @@ class State:
             return []
         lines = []
         told = self._snapshot(lines)
-        time_us = time.time_ns() // 1000
+        # On a busy machine the snapshot is late, but its thread waits for it: it shows what lived at the failure.
+        time_us = max(self.until_us, failure[-1]) if failure else time.time_ns() // 1000
         ids = {}
         self._compare_segments(lines, told["segments"], time_us)
         self.recorded += self._catch_up(lines, told["segments"], time_us, ids)
         if failure is not None:
-            device, size, frames = failure
+            device, size, frames, _ = failure
             # PyTorch tells the observer what it asked the driver for. What it keeps last is the request.
             traces = told["device_traces"]
             last = traces[device][-1] if device < len(traces) and traces[device] else {}

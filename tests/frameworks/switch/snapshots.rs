@@ -34,6 +34,33 @@ fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
     assert_said(&finished, &["of its segments"]);
 }
 
+/// A snapshot that comes late shows the failure. Without one, what is used of PyTorch's segments is not known.
+#[test]
+fn a_late_snapshot_is_of_the_failure_and_without_one_the_cache_is_not_known() {
+    const JOB: &str = "
+import sys, time, torch
+recorder = sys.modules['vramshim.state']
+snapshot = recorder._history.snapshot
+def late():
+    time.sleep(1.5)
+    return snapshot()
+if sys.argv[1] == 'late':
+    recorder._history.snapshot = late
+else:
+    recorder.State._leaves_out = lambda _: True
+kept = [torch.empty(3 << 20, dtype=torch.uint8, device='cuda') for _ in range(100)]
+torch.empty(700 << 20, dtype=torch.uint8, device='cuda')
+";
+    for (snapshot, live) in [("late", json!(300 << 20)), ("none", json!(null))] {
+        let told = plain("1GiB", &["-c", JOB, snapshot]).told(&["why", "--json"]);
+        let page = told.json();
+        assert_eq!(page["why"]["ledger"]["live"], live, "{snapshot}: {page:#}");
+        assert_eq!(page["why"]["ledger"]["live_or_cached"], json!(340 << 20), "{page:#}");
+        let says = page["why"]["text"].text().contains("took no snapshot at this failure");
+        assert_eq!(says, live.is_null(), "{page:#}");
+    }
+}
+
 #[test]
 fn a_killed_job_has_its_last_snapshot() {
     let finished = plain("8GiB", &[&path("holders.py"), "killed"]);

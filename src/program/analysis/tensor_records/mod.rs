@@ -238,6 +238,15 @@ impl Tensors {
         taken.filter(|&taken_ns| taken_ns <= time_ns).max()
     }
 
+    /// Whether the file tells what was used of PyTorch's segments on a device when a call of the driver failed, at a time
+    /// in nanoseconds since the journal began.
+    pub fn show_use_at(&self, device: i16, time_ns: u64) -> bool {
+        let at = (device, self.wall_start_ns.saturating_add(time_ns) / 1000);
+        !self.snapshots
+            || !self.covered.contains_key(&device)
+            || same_failure(&self.failures, |failed| failed.at, at).is_some()
+    }
+
     /// How often PyTorch had no memory for a tensor on a device.
     pub fn failures_of(&self, device: i16) -> usize {
         self.failures.iter().filter(|failed| failed.at.0 == device).count()
@@ -293,7 +302,7 @@ impl Tensors {
     ///
     /// The journal has the time before the call that obtained the segment, and PyTorch takes its own after the call. So a
     /// time of PyTorch's that is earlier shows that its clock is behind: it counts cycles, and makes times of them afterwards
-    /// (`c10/util/ApproximateClock.h`).
+    /// (`c10/util/ApproximateClock.h`). Snapshots have the system's time.
     fn read_journal(&mut self, journal: &Journal, obtained: &HashMap<Place, Vec<u64>>) -> io::Result<()> {
         /// If times differ by more, clocks are not the reason.
         const MOST_BEHIND_NS: i64 = 1_000_000_000;
@@ -351,7 +360,7 @@ impl Tensors {
                 _ => {}
             }
         }
-        self.behind_ns = behind_ns.unwrap_or(0).max(0);
+        self.behind_ns = behind_ns.filter(|_| !self.snapshots).unwrap_or(0).max(0);
         self.mapped.sort_unstable();
         self.mapped.dedup();
         self.failed.sort_unstable();
