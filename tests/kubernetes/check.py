@@ -24,6 +24,7 @@ import kubernetes_validate
 import yaml
 
 import of_operator
+import tenants
 
 ROOT = os.path.abspath(f"{__file__}/../../..")
 # The environment of this Python is in the folder of the tools.
@@ -31,7 +32,7 @@ TOOLS = os.path.dirname(sys.prefix)
 ARTIFACTS = os.path.abspath(os.environ.get("VRAMSHIM_ARTIFACTS", f"{ROOT}/target/release"))
 SIMGPU = f"{ROOT}/target/simgpu"
 KUSTOMIZATIONS = ["serve", "policy", "prometheus-operator"]
-GROUP = 65533
+GROUP = tenants.GROUP
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
 
@@ -138,7 +139,7 @@ def check_policy(documents):
         pod("node", "on-node", None, {"vramshim.io/strategy": "auto_growth"}),
         pod("node", "groups", securityContext={"supplementalGroups": [7], "runAsUser": 1000}),
     ]
-    admitted = admit(pods, documents["policy"])
+    admitted = admit(pods, tenants.mutating(documents))
     for name in ("unlabelled", "no-gpu", "hidden", "windows", "refused"):
         before = next(one for one in pods if one["metadata"]["name"] == name)
         for container in admitted[name]["spec"]["containers"]:
@@ -163,9 +164,7 @@ def check_policy(documents):
     volumes = {name: admitted[name]["spec"]["volumes"][1] for name in ("labelled", "on-node")}
     that("emptyDir" in volumes["labelled"] and "persistentVolumeClaim" in volumes["on-node"], f"journals: {volumes}")
     groups = {name: admitted[name]["spec"].get("securityContext", {}) for name in ("labelled", "on-node", "groups")}
-    that(groups["labelled"].get("supplementalGroups") is None, "a pod without the node's folder gets its group")
-    that(groups["on-node"]["supplementalGroups"] == [GROUP], "the pod is not in the group of the folder")
-    that(groups["groups"]["supplementalGroups"] == [GROUP, 7] and groups["groups"]["runAsUser"] == 1000, "groups are lost")
+    that(groups == {"labelled": {}, "on-node": {}, "groups": {"supplementalGroups": [7], "runAsUser": 1000}}, f"{groups}")
     print(f"the API server's code treats {len(pods)} pods as it should")
     return admitted["on-node"]
 
@@ -200,7 +199,7 @@ def check_limits(documents):
         (part("fraction-init", {"gpu-fraction": "0.5", "gpu-fraction-container-name": "last", **inherit}), ["last"], "50%"),
         (part("fraction-typo", {"gpu-fraction": "5e-1", **inherit}), ["main"], "gpu-fraction=5e-1"),
     ]
-    admitted = admit([one for one, _, _ in cases], documents["policy"])
+    admitted = admit([one for one, _, _ in cases], tenants.mutating(documents))
     for before, names, limit in cases:
         name = before["metadata"]["name"]
         spec = admitted[name]["spec"]
@@ -319,7 +318,7 @@ def run_for_real(daemon_set, admitted, work):
     made = subprocess.run([*no_rights, "--no-new-privs", *command], capture_output=True, text=True)
     that(made.returncode == 0, f"the init container of serve: {made.stderr}")
     about = os.stat(node)
-    that((stat.S_IMODE(about.st_mode), about.st_gid) == (0o2770, GROUP), f"the folder has mode {about.st_mode:o}")
+    that((stat.S_IMODE(about.st_mode), about.st_gid) == (0o3777, GROUP), f"the folder has mode {about.st_mode:o}")
     # The layout of the image, as scripts/package makes it.
     for below in ("bin", "lib", "python"):
         os.makedirs(f"{image}/{below}")
@@ -350,10 +349,9 @@ def run_for_real(daemon_set, admitted, work):
         (files, "/opt/vramshim", "ro"), (below, mount["mountPath"], "rw"), (f"{work}/jobs", "/mnt/jobs", "ro"),
         (f"{work}/simgpu", "/mnt/simgpu", "ro"),
     ]
-    groups = admitted["spec"]["securityContext"]["supplementalGroups"]
     command = ["/usr/bin/python3", "/mnt/jobs/job.py", "64"]
     simulated = {**env, "LD_LIBRARY_PATH": "/mnt/simgpu"}
-    who = (1234, 1234, ",".join(map(str, groups)))
+    who = (1234, 1234, 1234)
     job = subprocess.Popen(in_root(new(roots), mounts, who, command, simulated), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
     started = [job]
@@ -365,6 +363,7 @@ def run_for_real(daemon_set, admitted, work):
         [journal] = [one for one in os.listdir(below) if one.endswith(".vraj")]
         about = os.stat(f"{below}/{journal}")
         that((stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid) == (0o640, 1234, GROUP), f"the journal: {about}")
+        tenants.check_folders(that, in_root, lambda: new(roots), node, below)
         # `serve`, of its own user.
         [serve] = serve_spec["containers"]
         os.mkdir(f"{work}/token")
@@ -482,6 +481,7 @@ def main():
     documents = check_manifests()
     admitted = check_policy(documents)
     limited = check_limits(documents)
+    tenants.check_mounts(that, admit, pod, documents["policy"], admitted)
     [daemon_set] = [one for one in documents["serve"] if one["kind"] == "DaemonSet"]
     check_security(daemon_set, admitted)
     with tempfile.TemporaryDirectory() as work:

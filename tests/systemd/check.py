@@ -66,7 +66,7 @@ said = complaints()
 that(not said, f"systemd says of the units: {said}")
 folder = os.stat(JOURNALS)
 about = (stat.S_IMODE(folder.st_mode), folder.st_uid, folder.st_gid)
-that(about == (0o2770, 0, GROUP), f"the folder of the journals: {folder}")
+that(about == (0o3777, 0, GROUP), f"the folder of the journals: {folder}")
 
 systemctl("start", "job")
 journals = glob.glob(f"{JOURNALS}/*.vraj")
