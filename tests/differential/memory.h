@@ -318,11 +318,12 @@ KIND(pool_pointer, 1, "U") {
     CUmemoryPool imported;
     CUdeviceptr address;
     int file = -1;
-    if (!p || p->pool < 0 || !pools[p->pool] || !DONE(cuMemPoolExportToShareableHandle(&file, pools[p->pool], 1, 0))) return;
+    if (!p || p->pool < 0 || !pools[p->pool] || !ready(p->last)) return;
+    if (!DONE(cuMemPoolExportToShareableHandle(&file, pools[p->pool], 1, 0))) return;
     if (DONE(cuMemPoolExportPointer(data, p->address)) && DONE(cuMemPoolImportFromShareableHandle(&imported, (void *)(intptr_t)file, 1, 0))) {
-        if (DONE(cuMemPoolImportPointer(&address, imported, data)) && ready(p->last))
+        if (DONE(cuMemPoolImportPointer(&address, imported, data)))
             R(cuStreamSynchronize(streams[p->last].handle)), R(cuMemFreeAsync(address, streams[p->last].handle));
-        if (ready(p->last)) R(cuStreamSynchronize(streams[p->last].handle));
+        R(cuStreamSynchronize(streams[p->last].handle));
         R(cuMemPoolDestroy(imported));
     }
     close(file);

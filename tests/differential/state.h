@@ -100,13 +100,6 @@ static bool use(int context)
     return true;
 }
 /* Waits for the work of the current context; if other threads have work there too, which may capture, for this thread's. */
-static CUresult finish(void)
-{
-    CUresult result = together ? cuStreamSynchronize(NULL) : cuCtxSynchronize();
-    for (int i = 0; together && !result && i < STREAMS + CONTEXTS; i++)
-        if (streams[i].alive && !streams[i].mode && streams[i].context == CURRENT) result = cuStreamSynchronize(streams[i].handle);
-    return result;
-}
 static bool in_context(void) { return use(CURRENT >= 0 && contexts[CURRENT].alive ? CURRENT : 0); }
 
 static bool captures(int context, bool blocking)
@@ -114,6 +107,14 @@ static bool captures(int context, bool blocking)
     for (int i = 0; i < STREAMS; i++)
         if (streams[i].mode && (context < 0 || streams[i].context == context) && (!blocking || streams[i].blocking)) return true;
     return false;
+}
+static CUresult finish(void)
+{
+    /* While a stream of the context captures, cuCtxSynchronize answers 900 and waits for nothing. */
+    CUresult result = together || captures(CURRENT, false) ? cuStreamSynchronize(NULL) : cuCtxSynchronize();
+    for (int i = 0; together && !result && i < STREAMS + CONTEXTS; i++)
+        if (streams[i].alive && !streams[i].mode && streams[i].context == CURRENT) result = cuStreamSynchronize(streams[i].handle);
+    return result;
 }
 
 /* The capture that a stream began is over, for the streams that joined it too. */

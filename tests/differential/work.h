@@ -167,7 +167,7 @@ KIND(ask_device, 1, "A") {
     say(" %d %zu", count, total);
     R(cuDeviceGet(&device, 99)), R(cuDeviceTotalMem_v2(&total, 99));
 }
-KIND(synchronise, 3, "OU") { if (in_context() && (c % 8 == 0 || !captures(CURRENT, false))) R(finish()); }
+KIND(synchronise, 3, "OU") { if (in_context()) R(c % 8 || together ? finish() : cuCtxSynchronize()); }
 
 static bool is_of_first(const struct block *b) { return is_linear(b) && b->context == 0; }
 static bool is_of_second(const struct block *b) { return is_linear(b) && b->context == 1; }
