@@ -141,3 +141,26 @@ fn replay_predicts_what_the_library_does() {
     assert_eq!(told["waits_in_allocations"], 0, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
 }
+
+/// A library whose calls write files, wait or read would unwind frames of Rust, or leave a lock locked.
+#[test]
+fn a_cancelled_thread_gets_its_tensors_and_ends_at_its_own_cancellation_point() {
+    const SETTINGS: [(&str, &str); 6] = [
+        ("VRAMSHIM_STACKS", "native"),
+        ("VRAMSHIM_MEMORY_LIMIT", "200MiB"),
+        ("VRAMSHIM_JOURNAL_MAX", "1MiB"),
+        ("VRAMSHIM_MAX_REQUEST", "1GiB"),
+        ("VRAMSHIM_LOG", "debug"),
+        ("SIMGPU_FAULTS", "cuCtxRecordEvent:/1=801"),
+    ];
+    for strategy in STRATEGIES {
+        for (name, value) in SETTINGS {
+            scene("cancelled")
+                .env("SIMGPU_DELAYED", "0")
+                .env(name, value)
+                .strategy(strategy)
+                .run()
+                .ok();
+        }
+    }
+}

@@ -9,6 +9,7 @@
  *   tensors mutual      two blocking streams wait for each other while a block is freed that the default stream used
  *   tensors pools       captures with a private pool of PyTorch; the memory comes back when the graphs are gone
  *   tensors refused     asks for more than the device has, with the library that LIBC10 names loaded
+ *   tensors cancelled   a thread that was cancelled already allocates, frees, is refused and captures
  *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
 #include "delayed.h"
 #include "random.h"
@@ -188,7 +189,7 @@ static void captured(void)
     CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < CAPTURES; i++) {
         CUdeviceptr before = in_graphs[count++] = obtain(MIB, stream);
-        CHECK(cuStreamBeginCapture_v2(stream, i % 2 ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED));
+        CHECK(cuStreamBeginCapture_v2(stream, i % 2 ? CU_STREAM_CAPTURE_MODE_GLOBAL : 2 /* relaxed */));
         CUdeviceptr within = in_graphs[count++] = obtain(MIB, stream), output = in_graphs[count++] = obtain(MIB, stream);
         CHECK(cuMemsetD8Async(before, 1, MIB, stream));
         CHECK(cuMemsetD8Async(within, 1, MIB, stream));
@@ -255,7 +256,7 @@ static CUdeviceptr captured_in_a_pool(CUstream stream, CUdeviceptr *freed)
 {
     CUgraph graph;
     begin_pool(0, 1, 0, NULL);
-    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuStreamBeginCapture_v2(stream, 2 /* relaxed */));
     CUdeviceptr within = obtain(40 * MIB, stream), output = obtain(MIB, stream);
     CHECK(cuMemsetD8Async(within, 1, 40 * MIB, stream));
     CHECK(cuMemsetD8Async(output, 1, MIB, stream));
@@ -338,12 +339,56 @@ static void steps(void)
     THAT(simgpu_hazards() == 0);
 }
 
+/* ---- cancelled */
+
+static bool went_through;
+
+static void *is_cancelled(void *unused)
+{
+    CUstream streams[3] = {NULL, NULL, (CUstream)2 /* the default stream of the thread */};
+    CUdeviceptr blocks[64] = {0};
+    size_t sizes[64];
+    CUgraph graph;
+    uint64_t seed = 7;
+    CHECK(pthread_cancel(pthread_self()));
+    sizes[0] = MIB, blocks[0] = obtain(MIB, NULL); /* the library begins here */
+    begin();
+    CHECK(cuStreamCreate(&streams[1], 1 /* non-blocking */));
+    for (int i = 1; i < 60000; i++) {
+        int place = (int)draw(&seed, 64);
+        CUstream stream = streams[i % 100 ? 0 : i / 100 % 3];
+        if (blocks[place]) give_back(blocks[place], sizes[place], stream);
+        sizes[place] = 1 + draw(&seed, i % 1000 ? MIB : 20 * MIB);
+        blocks[place] = obtain(sizes[place], stream);
+        if (blocks[place] && i % 500 == 0) record(blocks[place], streams[1]);
+    }
+    THAT(!torch_alloc((ptrdiff_t)1 << 40, 0, NULL));
+    torch_free(&graph, 512, 0, NULL);
+    CHECK(cuStreamBeginCapture_v2(streams[1], 2 /* relaxed */));
+    give_back(obtain(MIB, streams[1]), MIB, streams[1]);
+    CHECK(cuStreamEndCapture(streams[1], &graph));
+    went_through = true;
+    pthread_testcancel();
+    return unused;
+}
+
+static void cancelled(void)
+{
+    pthread_t thread;
+    void *end = NULL;
+    CHECK(cuInit(0));
+    pthread_create(&thread, NULL, is_cancelled, NULL);
+    pthread_join(thread, &end);
+    THAT(went_through && end == PTHREAD_CANCELED);
+    give_back(obtain(MIB, NULL), MIB, NULL);
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"first", first},       {"elsewhere", elsewhere},
                                           {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
                                           {"mutual", mutual},     {"pools", pools},       {"refused", refused},
-                                          {"steps", steps}};
+                                          {"steps", steps},       {"cancelled", cancelled}};
     torch_alloc = library_function(vramshim_torch_alloc);
     torch_free = library_function(vramshim_torch_free);
     torch_record_stream = library_function(vramshim_torch_record_stream);

@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::copy::Source;
 use crate::file::{KeptFile, lock_file, reserve};
 use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot, check, ring_slots};
+use base::cancellation::Uncancelled;
 use base::file::{FileId, allocate, errno, file_size_limit, page_down, page_up};
 
 /// The first step by which the file grows. Later steps double the file, but are at most `LARGEST_STEP_BYTES`.
@@ -193,6 +194,7 @@ impl Mapping {
         if time_ns < self.retry_at_ns.load(Relaxed) {
             return false;
         }
+        let _uncancelled = Uncancelled::begin();
         let Ok(mut growth) = self.growth.lock() else {
             return false;
         };

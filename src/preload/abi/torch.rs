@@ -16,6 +16,7 @@ use crate::engine;
 use crate::next::CUstream;
 use crate::next::c10::{self, Thrown};
 use base::api::Api;
+use base::cancellation::Uncancelled;
 use base::cuda::DriverError;
 use base::identity::thread_number;
 
@@ -48,13 +49,14 @@ extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut 
     if bytes >= REFUSED_BYTES {
         return refuse(thrown, DriverError::OUT_OF_MEMORY, REFUSAL);
     }
-    let Some(call) = engine::enter(Api::vramshim_torch_alloc) else {
+    let Some(call) = engine::enter_for_tensor(Api::vramshim_torch_alloc) else {
         *thrown = c10::runtime_error(c"vramshim serves no memory in this process, but is PyTorch's allocator");
         return ptr::null_mut();
     };
     match call.allocate_for_stream(bytes, device, stream as usize) {
         Ok(address) => address as *mut c_void,
         Err(problem) => {
+            let _uncancelled = Uncancelled::begin();
             let reason = call.explain_refusal(bytes as u64, device, problem);
             let message = CString::new(reason).unwrap_or_default();
             // What the observer calls is the job's again.
@@ -153,7 +155,7 @@ pub unsafe extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: 
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, size: isize, device: i32, stream: CUstream) {
     if !pointer.is_null()
-        && let Some(call) = engine::enter_running(Api::vramshim_torch_free)
+        && let Some(call) = engine::enter_for_free_of_tensor(Api::vramshim_torch_free)
     {
         call.free_for_stream(pointer as u64, size.max(0) as u64, device, stream as usize);
     }

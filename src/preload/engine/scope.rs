@@ -5,7 +5,8 @@
 //! functions passes straight through. The thread-local is constant and has no destructor, so that it may be used at any
 //! moment of a thread's life. A scope keeps its address, because in a library each look-up of a thread-local is a call.
 //!
-//! The outermost scope also keeps its thread from being cancelled.
+//! The outermost scope also keeps its thread from being cancelled, but for that of a tensor (`tensor`): two atomic operations
+//! are much of what a tensor costs. Most tensors make no call that can end a cancelled thread. What does is uncancelled itself.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -83,12 +84,24 @@ impl Drop for RuntimeScope {
 pub struct DriverScope {
     current: OfThisThread,
     api: Api,
-    /// `None` inside a runtime function.
+    /// `None` inside a runtime function, and for a tensor.
     _uncancelled: Option<Uncancelled>,
 }
 
 /// Enters a driver function. `None` inside another driver function of ours.
+#[inline]
 pub fn driver(api: Api) -> Option<DriverScope> {
+    enter(api, || Some(Uncancelled::begin()))
+}
+
+/// As `driver`, for a request for a tensor and its free: the thread can be cancelled.
+#[inline]
+pub fn tensor(api: Api) -> Option<DriverScope> {
+    enter(api, || None)
+}
+
+#[inline]
+fn enter(api: Api, uncancelled: impl FnOnce() -> Option<Uncancelled>) -> Option<DriverScope> {
     let current = OfThisThread::find();
     let before = current.cell().get();
     if before.in_driver {
@@ -101,7 +114,7 @@ pub fn driver(api: Api) -> Option<DriverScope> {
     Some(DriverScope {
         current,
         api: before.runtime.unwrap_or(api),
-        _uncancelled: before.runtime.is_none().then(Uncancelled::begin),
+        _uncancelled: if before.runtime.is_none() { uncancelled() } else { None },
     })
 }
 

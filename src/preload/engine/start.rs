@@ -25,6 +25,7 @@ use super::state::surges::Surges;
 use super::{Call, Engine, marks, process, scope, thread};
 use crate::next;
 use base::api::Api;
+use base::cancellation::Uncancelled;
 use base::cuda::HOST_DEVICE;
 use base::filesystem;
 use base::process as this_process;
@@ -266,6 +267,34 @@ pub fn enter_running(api: Api) -> Option<Call> {
     Some(Call {
         engine,
         scope: scope::driver(api)?,
+        stream: Cell::new(None),
+    })
+}
+
+/// As `enter`, for a request for a tensor (`scope::tensor`).
+#[inline]
+pub fn enter_for_tensor(api: Api) -> Option<Call> {
+    let scope = scope::tensor(api)?;
+    Some(Call {
+        engine: process::running().or_else(start_uncancelled)?,
+        scope,
+        stream: Cell::new(None),
+    })
+}
+
+#[cold]
+fn start_uncancelled() -> Option<&'static Engine> {
+    let _uncancelled = Uncancelled::begin();
+    process::engine(at_fork, start)
+}
+
+/// As `enter_running`, for the free of a tensor (`scope::tensor`).
+#[inline]
+pub fn enter_for_free_of_tensor(api: Api) -> Option<Call> {
+    let engine = process::running()?;
+    Some(Call {
+        engine,
+        scope: scope::tensor(api)?,
         stream: Cell::new(None),
     })
 }

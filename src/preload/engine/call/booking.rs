@@ -7,6 +7,7 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
 use base::shortage::Allowance;
 use journal::format::Event;
@@ -142,6 +143,7 @@ impl Call {
         size: u64,
         problem: DriverError,
     ) {
+        let _uncancelled = Uncancelled::begin();
         let state = self.engine.state;
         let device = location.map_or(HOST_DEVICE, |location| location.device);
         self.engine.measure_if_due(device);
@@ -219,6 +221,7 @@ impl Call {
 
     /// Records a free that failed, or that the ledger knows nothing of.
     pub(super) fn free_failed(&self, claim: Option<Claim>, key: Key, result: CudaResult) {
+        let _uncancelled = Uncancelled::begin();
         let records = &self.engine.state.records;
         let claim = claim.or_else(|| records.claim());
         let device = Location::device_here();

@@ -29,6 +29,7 @@ impl Call {
 
     #[cold]
     fn refuse(&self, guard: Guard, class: Class, device: i16, size: u64) -> DriverError {
+        let _uncancelled = Uncancelled::begin();
         let state = self.engine.state;
         // The journal describes each device that the job used.
         self.engine.measure_if_due(device);

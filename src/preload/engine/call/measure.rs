@@ -4,6 +4,7 @@
 //! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account. If NVML does not
 //! tell it, what was used of the device before and after is compared, and else a bound is assumed, when there is a context.
 
+use base::cancellation::Uncancelled;
 use base::say::warn;
 
 use crate::engine::Engine;
@@ -38,6 +39,7 @@ impl Engine {
 
     #[cold]
     fn measure_due(&'static self, device: i16) {
+        let _uncancelled = Uncancelled::begin();
         let state = self.state;
         match state.measurements.take_due(device, || state.captures.any_open()) {
             Some(Due::FirstUse) => {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::growth::Growth;
 use super::pool::Pool;
 use super::thread_pool;
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::BriefGuard;
 use policy::device_memory::DeviceMemory;
@@ -42,6 +43,7 @@ impl Pool {
     /// memory of the parent pool for a subpool.
     #[cold]
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
+        let _uncancelled = Uncancelled::begin();
         let root = self.root();
         let growth = Growth::in_pool(root);
         if self.parent.is_none() {
@@ -65,6 +67,7 @@ impl Pool {
 
     #[cold]
     fn wait_for_policy(&self) -> LockedPolicy<'_> {
+        let _uncancelled = Uncancelled::begin();
         let start = Instant::now();
         let policy = self.policy.policy.lock();
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.

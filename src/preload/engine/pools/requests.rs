@@ -12,6 +12,7 @@ use super::leaving::UntilReturned;
 use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError};
 use base::mutant;
 use policy::device_memory::DeviceMemory;
@@ -215,6 +216,7 @@ impl Pools {
         request: Request,
         mut result: CudaResult<Block>,
     ) -> CudaResult<Block> {
+        let _uncancelled = Uncancelled::begin();
         let (size, root) = (request.bytes(), first.root());
         let device = root.location.device;
         let from = |pool: &'static Pool| pool.allocate_again(request);

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use base::cancellation::Uncancelled;
 use base::mutant;
 use base::say::warn;
 
@@ -108,6 +109,7 @@ impl Recorder {
     /// The calling thread's stack. Notes who asks for memory: the device and bytes of the request.
     #[cold]
     fn stack_of(&self, stacks: &Stacks, (device, bytes): (i16, u64)) -> u32 {
+        let _uncancelled = Uncancelled::begin();
         let stack = stacks.here();
         if let Some(askers) = &self.askers
             && NoStack::stack(stack).is_ok()
@@ -270,6 +272,7 @@ fn report_loss(journal: &Journal, outcome: Outcome) {
 
 #[cold]
 fn warn_of_loss(journal: &Journal) {
+    let _uncancelled = Uncancelled::begin();
     let (path, why) = (shown(journal.path()), journal.loss_reason());
     warn!(
         "journal {path} cannot grow: {why}; the job goes on, and the newest events take the place of older ones, \

@@ -27,6 +27,7 @@ use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity::thread_number;
 use base::shortage::Allowance;
@@ -81,6 +82,7 @@ fn report_failed_free(address: u64, freed: CudaResult) {
     if let Err(problem) = freed
         && !problem.is_fault()
     {
+        let _uncancelled = Uncancelled::begin();
         base::say::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
     }
 }
@@ -89,6 +91,7 @@ impl Call {
     /// Runs `work` with a context of this device current: the current context if it is one, else the primary context. A
     /// primary context that was inactive stays retained, because a release would destroy it, and the memory with it.
     fn on_device<T>(&self, device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+        let _uncancelled = Uncancelled::begin();
         if Location::current().is_some_and(|location| i32::from(location.device) == device) {
             return work();
         }
@@ -102,7 +105,15 @@ impl Call {
         result
     }
 
+    /// The calls that a stream or a capture can need of the driver may end a cancelled thread.
+    #[inline]
+    fn uncancelled_on(&self, stream: usize) -> Option<Uncancelled> {
+        let is_usual = matches!(stream, 0 | STREAM_LEGACY) && !next::has_green_contexts();
+        (!is_usual || self.engine.state.captures.any_open()).then(Uncancelled::begin)
+    }
+
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
+        let _uncancelled = self.uncancelled_on(stream);
         self.stream.set(Some(stream));
         let torch = &self.engine.torch;
         self.may_have_memory()?;
@@ -142,6 +153,7 @@ impl Call {
     /// Refuses a tensor beyond the limit of `allow_tensors`.
     #[cold]
     fn exceeds_fraction(&self, limit: u64, size: u64, device: i32) -> DriverError {
+        let _uncancelled = Uncancelled::begin();
         let figures = &self.engine.torch.figures;
         let used = figures.allocated_now(device);
         let allowance = Allowance {
@@ -200,6 +212,7 @@ impl Call {
     }
 
     pub fn free_for_stream(&self, address: u64, size: u64, device: i32, stream: usize) {
+        let _uncancelled = self.uncancelled_on(stream);
         let torch = &self.engine.torch;
         torch.figures.freed(device, size);
         let mut used_elsewhere = None;
@@ -310,6 +323,7 @@ impl Call {
     /// Frees a tensor that is in no pool.
     #[cold]
     fn free_direct_tensor(&self, claim: Option<Claim>, address: u64) -> CudaResult {
+        let _uncancelled = Uncancelled::begin();
         // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through the layer
         // in front.
         let ask = || unsafe {
