@@ -12,12 +12,10 @@ use serde_json::{Value, json};
 use support::member::{Host, Member};
 use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client};
 
-/// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
     SharedAccount::open_path(&host.account_file()).expect("an account")
 }
 
-/// The bytes that all living processes hold together.
 fn used(account: &SharedAccount) -> u64 {
     account.reap();
     account.account().used()

@@ -56,7 +56,6 @@ fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
     }
 }
 
-/// How often a step is tried whose answers came late.
 const TRIES: u32 = 5;
 
 /// What `f` returns, and whether it took so long that answers of other processes may have come too late: on a busy machine

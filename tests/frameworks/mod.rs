@@ -43,7 +43,6 @@ fn path(name: &str) -> String {
     script.to_string_lossy().into_owned()
 }
 
-/// How many checkpoints of a job agreed.
 fn agreed(finished: &Finished) -> usize {
     let lines = finished.stdout.lines();
     lines.filter(|line| line.starts_with("agreed:")).count()
@@ -64,7 +63,6 @@ fn check(finished: Finished, strategy: &str, least_agreements: usize) -> Finishe
     finished
 }
 
-/// Runs a job under `vramshim run --sim`.
 fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
     let finished = forked("off", strategy, memory, &[&path(job)]).ok();
     check(finished, strategy, least_agreements)
@@ -110,7 +108,6 @@ tests! {
     numba => under_every_strategy("numba_client.py", "8GiB", 1);
 }
 
-/// How many losses the job told.
 fn losses(finished: &Finished) -> usize {
     finished.stdout.lines().filter(|line| line.contains("loss")).count()
 }

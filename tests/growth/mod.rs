@@ -13,7 +13,6 @@ const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
     ..AUTO_GROWTH
 };
-/// The strategies that keep freed memory.
 const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
 
 fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
@@ -21,7 +20,6 @@ fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
     Job::new(path).strategy(strategy).args(arguments)
 }
 
-/// Returns the checkpoints of the job. Checks that each checkpoint agrees.
 fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     let found = finished.json();
     for (number, checkpoint) in found.iter().enumerate() {

@@ -11,7 +11,6 @@ pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
 }
 
-/// Runs a program under the guard alone.
 pub fn guarded(job: &Path, scene: &str, bound: &str) -> Printed {
     let mut command = Command::new(job);
     command

@@ -121,7 +121,6 @@ fn an_unwritable_directory_is_said_once() {
     }
 }
 
-/// What the library says with this severity.
 fn said(finished: &Finished, severity: char) -> Vec<String> {
     let said = finished.said().into_iter();
     said.filter_map(|(of, words)| (of == severity).then_some(words))

@@ -42,19 +42,16 @@ impl Process {
         rest.trim().to_owned()
     }
 
-    /// A sum of this class at a checkpoint.
     fn sum(&mut self, book: &str, class: &str, figure: impl Fn(&Value) -> u64) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
         let rows = line[book]["totals"].list().iter();
         rows.filter(|row| row["class"] == class).map(figure).sum()
     }
 
-    /// The requested bytes in the library's ledger.
     fn held(&mut self, class: &str) -> u64 {
         self.sum("account", class, |row| row["requested"]["current"].number())
     }
 
-    /// The number of entries in the simulator's table.
     fn truth(&mut self, class: &str) -> u64 {
         self.sum("truth", class, |row| row["count"].number())
     }
@@ -102,7 +99,6 @@ fn assert_shared(owner: &mut Process, user: &mut Process, name: &str) -> String 
     handle
 }
 
-/// Neither says anything.
 fn assert_quiet(owner: Process, user: Process) {
     assert_eq!((owner.end(), user.end()), (vec![], vec![]));
 }

@@ -31,7 +31,6 @@ pub fn socket() -> OwnedFd {
     }
 }
 
-/// Connects to a socket in the abstract namespace.
 pub fn connect_to(name: &str) -> OwnedFd {
     let socket = socket();
     let (address, length) = address_of(name);
@@ -41,7 +40,6 @@ pub fn connect_to(name: &str) -> OwnedFd {
     socket
 }
 
-/// Connects to the service of a process, and says nothing.
 pub fn connect(process: &Process) -> OwnedFd {
     let start = format!("vramshim-ipc-{}-", process.0.child.id());
     // The kernel's list is read in pieces, and may lack a socket if others come and go meanwhile.

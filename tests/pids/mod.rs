@@ -10,7 +10,6 @@ use support::{
 
 const CONTEXT: u64 = 450;
 
-/// Whether this user may make namespaces.
 fn may_have_namespaces() -> bool {
     let script = "mount --bind /proc /proc && exec unshare -pf --mount-proc true";
     let tried = Command::new("unshare").args(["-m", "bash", "-c", script]).status();

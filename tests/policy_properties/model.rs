@@ -28,11 +28,9 @@ pub struct Model {
     pub ranges: RefCell<BTreeMap<u64, u64>>,
     /// What the policy reported as mapped: first address -> bytes.
     reported: RefCell<BTreeMap<u64, u64>>,
-    /// Whether the device has virtual memory management.
     pub virtual_memory: Cell<bool>,
     next: Cell<u64>,
     handles: Cell<u64>,
-    /// How many driver calls were made.
     pub calls: Cell<u64>,
     /// How many of them changed memory: create, map, access, unmap, release, allocate, free.
     pub changes: Cell<u64>,
@@ -42,25 +40,20 @@ pub struct Model {
     pub may_wait: Cell<bool>,
     /// Segments that were given back, whose addresses the device grants again: first address and bytes.
     given_back: RefCell<Vec<(u64, u64)>>,
-    /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
     /// How many bytes of addresses can still be reserved; `None` for any number.
     pub addresses_left: Cell<Option<u64>>,
-    /// Whether no more handles are created.
     pub refuses_handles: Cell<bool>,
-    /// Bytes of the device that other processes hold.
     pub others: Cell<u64>,
     pub capturing: Cell<bool>,
     /// Freed blocks, with the work that may still use them.
     busy: RefCell<Vec<Busy>>,
-    /// How many blocks were freed.
     freed: Cell<u64>,
     /// By stream, how many blocks had been freed when the last of the work that has ended was submitted.
     ended: RefCell<BTreeMap<u64, u64>>,
     /// By number, the stream of an event, and how many blocks had been freed when it was recorded.
     events: RefCell<BTreeMap<u64, (u64, u64)>>,
     pub events_recorded: Cell<u64>,
-    /// Whether events of all work can be recorded.
     pub context_events: Cell<bool>,
     pub fell_back: Cell<bool>,
 }
@@ -89,7 +82,6 @@ impl Model {
         self.segments.borrow().values().sum::<u64>() + self.physical.borrow().values().sum::<u64>()
     }
 
-    /// Bytes that the device still has.
     pub fn room(&self) -> u64 {
         TOTAL - self.others.get() - self.outstanding()
     }
@@ -209,12 +201,10 @@ impl Model {
         }
     }
 
-    /// How many events are recorded and not forgotten.
     pub fn events_kept(&self) -> usize {
         self.events.borrow().len()
     }
 
-    /// Bytes that the policy has reported as mapped.
     pub fn reported(&self) -> u64 {
         self.reported.borrow().values().sum()
     }

@@ -29,15 +29,11 @@ pub enum Step {
     FreeUsedOn(usize, u64),
     /// Frees a live block that any stream may have used, without a wait.
     FreeUsedAnywhere(usize),
-    /// The work that was submitted to this stream ends.
     StreamEnds(u64),
-    /// One of the waits ends.
     WaitEnds(usize),
-    /// The events that the policy wants are recorded.
     Record,
     /// Frees an address at which no live block begins.
     FreeUnknown(u64),
-    /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle,
     /// Other processes hold so many bytes of the device from now on.
@@ -51,7 +47,6 @@ pub struct Run {
     pub live: Vec<Live>,
     /// The waits that have begun, and what the model needs to end them.
     waits: Vec<(WaitTicket, u64)>,
-    /// Events that the policy wants.
     wanted: Vec<Work>,
 }
 

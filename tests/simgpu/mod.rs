@@ -8,7 +8,6 @@ use support::{
     root, scratch, simulated, tests,
 };
 
-/// Runs a scene without the library and under each strategy.
 fn everywhere(source: &str, scene: &str, with: impl Fn(Job) -> Job) {
     let name = format!("simgpu_{}", source.trim_end_matches(".c"));
     let path = client(&format!("simgpu/{source}"), &name, &["libcuda.so.1"]);
@@ -171,7 +170,6 @@ fn utilised(job: Job) -> Job {
     job.env("SIMGPU_UTILISATION", "40")
 }
 
-/// Runs a scene of NVML, in a program that is not linked to the driver.
 fn nvml(scene: &str, with: impl Fn(Job) -> Job) {
     let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
     let job = || with(Job::new(&path).sim("1GiB", 2).args([scene]));

@@ -51,7 +51,6 @@ impl Host {
         files.map(|file| file.path()).filter(is_account).collect()
     }
 
-    /// The path of the only account in the folder.
     pub fn account_file(&self) -> std::path::PathBuf {
         let mut files = self.account_files();
         assert_eq!(files.len(), 1, "{files:?}");
@@ -100,7 +99,6 @@ impl Member {
         self.folder.path().join("journals")
     }
 
-    /// Waits for a line that ends with `done`.
     pub fn wait(&mut self) {
         while !self.answer().ends_with("done") {}
     }

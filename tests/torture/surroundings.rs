@@ -9,7 +9,6 @@ use serde_json::Value;
 use support::{Fields, Job, STRATEGIES, Strategy, assert_agree, assert_ended_well, assert_journal_agrees};
 use support::{inspect, journals_in, left_out, small_disk};
 
-/// What is left of a program.
 struct Left<'a> {
     lines: Vec<Value>,
     /// What the library said: the letter of the severity and the message.
@@ -17,7 +16,6 @@ struct Left<'a> {
     play: &'a Play,
 }
 
-/// One program.
 struct Play {
     strategy: Strategy,
     arguments: Vec<String>,
