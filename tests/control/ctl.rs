@@ -222,7 +222,6 @@ fn silent_and_slow_peers_hold_up_nobody() {
     job.until("the keeper goes on to give idle memory back", |job| {
         job.figure("device.0.reserved") < 64 << 20
     });
-    // A line that comes in pieces is answered, too.
     let mut slow = connect();
     for byte in b"stats\n" {
         slow.write_all(&[*byte]).unwrap();

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{ALL, Process, job, pair};
+use super::{ALL, Process, job, sharing};
 use support::NAIVE_BEST_FIT;
 
 /// More connections than the service keeps.
@@ -60,9 +60,7 @@ pub fn connect(process: &Process) -> OwnedFd {
 #[test]
 fn silent_connections_hold_up_no_importer() {
     for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        owner.well("alloc shared 100000");
-        let handle = owner.well("get shared");
+        let (owner, user, handle) = sharing(strategy);
         let _silent: Vec<OwnedFd> = (0..SILENT).map(|_| connect(&owner)).collect();
         user.well(&format!("open x {handle}"));
         user.end();

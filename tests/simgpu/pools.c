@@ -95,8 +95,6 @@ static void host_scene(void)
     EXPECT(cuDeviceSetMemPool(0, pool), CUDA_ERROR_INVALID_VALUE); /* of another location */
 }
 
-/* ---- processes */
-
 struct message { size_t size; unsigned char data[64]; };
 
 static void send_descriptor(int socket, int fd)

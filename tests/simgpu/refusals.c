@@ -114,7 +114,6 @@ static void runtime(void)
     EXPECT(levels(&array, &channels, (Extent){HUGE, HUGE, 0}, 4, 0), MEMORY_ALLOCATION);
 }
 
-/* What each of the functions answers for this range. */
 static void each(CUdeviceptr address, size_t size, int wanted)
 {
     int value, attributes[] = {1, 2}, values[2];

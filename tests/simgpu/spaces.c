@@ -59,7 +59,6 @@ static void many(void)
             THAT(byte == (unsigned char)i);
             unmap(at[i * STEP], GRANULE, handles[i]);
         }
-        /* First every third one, then the rest backwards. */
         for (int i = 0; i < RESERVATIONS; i += 3) CHECK(cuMemAddressFree(at[i], GRANULE));
         for (int i = RESERVATIONS - 1; i > 0; i--)
             if (i % 3) CHECK(cuMemAddressFree(at[i], GRANULE));
@@ -149,8 +148,6 @@ static void fresh(void)
         unmap(address, GRANULE, handle);
     }
 }
-
-/* ---- pieces */
 
 static CUresult linear(size_t size)
 {

@@ -7,7 +7,6 @@
 #include "shim.h"
 #include <stdbool.h>
 
-/* Memory comes from the runtime. */
 #ifdef RUNTIME
 CUresult cudaMalloc(void **, size_t), cudaFree(void *);
 #define cuMemAlloc_v2(address, size) cudaMalloc((void **)(address), size)

@@ -93,7 +93,6 @@ static bool create_and_map(struct item *i, int type, int id, int device)
     return false;
 }
 
-/* Instantiates and launches a graph, and destroys it. */
 static bool launch(CUgraph graph, struct item *i)
 {
     CUgraphExec exec = NULL;
