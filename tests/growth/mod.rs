@@ -6,7 +6,7 @@ use serde_json::Value;
 use support::layer::FORMS;
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM, Fields, Finished, GIB, Job, MIB, NAIVE_BEST_FIT,
-    NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
+    NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_all_agree, assert_journal_agrees, client,
 };
 
 const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
@@ -22,9 +22,7 @@ fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
 
 fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     let found = finished.json();
-    for (number, checkpoint) in found.iter().enumerate() {
-        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
-    }
+    assert_all_agree(&found, strategy, "");
     found
 }
 

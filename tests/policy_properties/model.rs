@@ -104,6 +104,22 @@ impl Model {
         self.fails_now()
     }
 
+    fn change(&self) -> Result<(), DriverError> {
+        if self.change_fails_now() {
+            Err(DriverError(700))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn call(&self) -> Result<(), DriverError> {
+        if self.fails_now() {
+            Err(DriverError(700))
+        } else {
+            Ok(())
+        }
+    }
+
     fn fails_now(&self) -> bool {
         self.calls.set(self.calls.get() + 1);
         self.calls.get() == self.fault_at.get()
@@ -230,9 +246,7 @@ impl DeviceMemory for Model {
             !self.capturing.get(),
             "freeing waits for the device, which a capture does not allow"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         let known = self.segments.borrow_mut().remove(&address);
         assert_eq!(
             known,
@@ -292,9 +306,7 @@ impl DeviceMemory for Model {
     }
 
     fn available(&self) -> Result<Available, DriverError> {
-        if self.fails_now() {
-            return Err(DriverError(700));
-        }
+        self.call()?;
         Ok(Available {
             free: self.room(),
             total: TOTAL,
@@ -307,9 +319,7 @@ impl DeviceMemory for Model {
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY) && alignment.is_multiple_of(GRANULARITY));
-        if self.fails_now() {
-            return Err(DriverError(700));
-        }
+        self.call()?;
         if let Some(left) = self.addresses_left.get() {
             let left = left.checked_sub(size).ok_or(DriverError::OUT_OF_MEMORY)?;
             self.addresses_left.set(Some(left));
@@ -346,9 +356,7 @@ impl DeviceMemory for Model {
             !self.mappings.borrow().values().any(|&(_, mapped, _)| mapped == handle),
             "still mapped"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         self.physical.borrow_mut().remove(&handle).expect("a handle of ours");
         Ok(())
     }
@@ -365,9 +373,7 @@ impl DeviceMemory for Model {
             Some(&size),
             "the whole of a handle of ours"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         let mut mappings = self.mappings.borrow_mut();
         let before = mappings.range(..address + size).next_back();
         assert!(
@@ -407,9 +413,7 @@ impl DeviceMemory for Model {
     }
 
     fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         for (_, mapping) in self.mappings.borrow_mut().range_mut(address..address + size) {
             mapping.2 = true;
         }

@@ -122,6 +122,10 @@ impl Run {
         self.check();
     }
 
+    pub fn take_all(&mut self, steps: impl IntoIterator<Item = Step>) {
+        steps.into_iter().for_each(|step| self.take(step));
+    }
+
     fn free(&mut self, block: &Live, used_by: UsedBy) {
         self.model.in_use(block.address, block.allocated, used_by);
         let freed = self.policy.free(block.address, used_by);
@@ -357,9 +361,7 @@ pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64,
     model.context_events.set(steps.len().is_multiple_of(2));
     model.fault_at.set(fault_at);
     let mut run = Run::new(kind, settings, model);
-    for step in steps {
-        run.take(step.clone());
-    }
+    run.take_all(steps.iter().cloned());
     let calls = run.model.calls.get();
     run.end();
     calls

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out,
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_all_agree, client, in_path, left_out,
     root, scratch, simulated, tests,
 };
 
@@ -119,9 +119,7 @@ fn a_destroyed_pool_keeps_its_memory_until_the_last_free() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let checkpoints = job().strategy(strategy).run().ok().json();
         assert_eq!(checkpoints.len(), 4);
-        for (index, checkpoint) in checkpoints.iter().enumerate() {
-            assert_agree(checkpoint, strategy, &format!("moment {index} under {strategy:?}"));
-        }
+        assert_all_agree(&checkpoints, strategy, "");
     }
 }
 

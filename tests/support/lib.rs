@@ -25,8 +25,8 @@ use tempfile::TempDir;
 pub use disk::{mounted, small_disk};
 pub use printed::{Fields, Printed, Runs, assert_fields, assert_says, vramshim, vramshim_with};
 pub use totals::{
-    Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
-    totals,
+    Totals, assert_agree, assert_all_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole,
+    checkpoints, live, reserved, totals,
 };
 
 pub const MIB: u64 = 1 << 20;

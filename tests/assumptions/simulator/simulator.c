@@ -213,13 +213,6 @@ static void captures(void)
     graphics(address);
 }
 
-static int byte_at(CUdeviceptr address)
-{
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-    return byte;
-}
-
 /* ---- what waits for what, if work is done as late as possible; differential relies on it */
 
 static bool idle(CUdeviceptr address) { return simgpu_hazard(address, SIZE) == 0; }

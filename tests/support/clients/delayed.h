@@ -27,6 +27,20 @@ static inline CUstream new_stream(unsigned flags)
     return stream;
 }
 
+static inline size_t free_memory(void)
+{
+    size_t bytes, total;
+    CHECK(cuMemGetInfo_v2(&bytes, &total));
+    return bytes;
+}
+
+static inline int byte_at(CUdeviceptr address)
+{
+    unsigned char byte;
+    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
+    return byte;
+}
+
 /* How often a call waited for work of the context. */
 static inline uint64_t synchronisations(void) { return simgpu_calls("cuCtxSynchronize") + simgpu_calls("cuEventSynchronize"); }
 
