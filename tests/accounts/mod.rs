@@ -21,6 +21,12 @@ fn used(account: &SharedAccount) -> u64 {
     account.account().used()
 }
 
+/// Of two members that ask for as many MiB, the first gets them alone.
+fn assert_one_fits(first: &mut Member, second: &mut Member, mib: u64) {
+    let results = [first, second].map(|member| member.allocate(mib * MIB));
+    assert_eq!(results, [0, OUT_OF_MEMORY]);
+}
+
 /// Sends a signal. Waits until all threads of a process that is stopped have stopped: until then one may still answer.
 fn signal(member: &Member, signal: i32) {
     let pid = member.child.id() as i32;

@@ -60,7 +60,7 @@ pub fn connect(process: &Process) -> OwnedFd {
 #[test]
 fn silent_connections_hold_up_no_importer() {
     for strategy in ALL {
-        let (owner, user, handle) = sharing(strategy);
+        let (owner, mut user, handle) = sharing(strategy);
         let _silent: Vec<OwnedFd> = (0..SILENT).map(|_| connect(&owner)).collect();
         user.well(&format!("open x {handle}"));
         user.end();

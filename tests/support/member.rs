@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Job, client};
+use super::{Job, MIB, client};
 
 pub struct Member {
     pub child: Child,
@@ -118,6 +118,11 @@ impl Member {
     pub fn allocate(&mut self, bytes: u64) -> i32 {
         let answer = self.ask(&format!("a {bytes}"));
         answer.split(' ').next().unwrap().parse().expect("a result")
+    }
+
+    /// As `allocate`, for sizes in MiB.
+    pub fn allocate_mib<const N: usize>(&mut self, sizes: [u64; N]) -> [i32; N] {
+        sizes.map(|size| self.allocate(size * MIB))
     }
 
     pub fn information(&mut self) -> Value {
