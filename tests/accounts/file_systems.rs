@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::assert_one_fits;
 use support::member::{Host, Member};
 use support::{MIB, OUT_OF_MEMORY, client, left_out, mounted};
 
@@ -31,10 +32,7 @@ fn works(host: &Host) {
             (OUT_OF_MEMORY, OUT_OF_MEMORY)
         );
         first.kill();
-        assert_eq!(
-            (second.allocate(700 * MIB), third.allocate(700 * MIB)),
-            (0, OUT_OF_MEMORY)
-        );
+        assert_one_fits(&mut second, &mut third, 700);
         for member in [second, third] {
             let errors = member.end();
             assert!(!errors.contains("accounts"), "{errors}");

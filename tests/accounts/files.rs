@@ -8,7 +8,7 @@ use std::process::Command;
 use support::member::{Host, Member};
 use support::{MIB, assert_says, client, left_out, mounted};
 
-use super::OUT_OF_MEMORY;
+use super::{OUT_OF_MEMORY, assert_one_fits};
 
 /// A host on which a member holds these bytes of a gibibyte, and the file of its account.
 fn held(bytes: u64) -> (Host, Member, PathBuf) {
@@ -45,11 +45,7 @@ fn a_file_that_cannot_be_trusted_is_replaced() {
         let target = path.with_extension("target");
         let untouched = std::fs::read(&target).ok();
         let mut member = Member::start(host.member("1GiB"));
-        assert_eq!(
-            (member.allocate(700 * MIB), member.allocate(700 * MIB)),
-            (0, OUT_OF_MEMORY),
-            "{why}"
-        );
+        assert_eq!(member.allocate_mib([700, 700]), [0, OUT_OF_MEMORY], "{why}");
         let mut other = Member::start(host.member("1GiB"));
         assert_eq!(other.allocate(700 * MIB), OUT_OF_MEMORY, "{why}: not the same account");
         other.end();
@@ -135,10 +131,7 @@ fn a_file_of_another_user_is_refused_and_stays() {
     assert_eq!(unlimited.allocate(MIB), 0);
     unlimited.end();
     let mut other = Member::start(host.member("1GiB"));
-    assert_eq!(
-        (other.allocate(700 * MIB), other.allocate(700 * MIB)),
-        (0, OUT_OF_MEMORY)
-    );
+    assert_eq!(other.allocate_mib([700, 700]), [0, OUT_OF_MEMORY]);
     let errors = other.end();
     assert!(errors.contains("limits hold for this process alone"), "{errors}");
     assert_eq!(
@@ -181,10 +174,7 @@ fn a_lock_on_the_folder_keeps_nobody_out() {
     folder.lock().unwrap();
     let start = || Member::start(host.member("1GiB"));
     let (mut first, mut second) = (start(), start());
-    assert_eq!(
-        (first.allocate(700 * MIB), second.allocate(700 * MIB)),
-        (0, OUT_OF_MEMORY)
-    );
+    assert_one_fits(&mut first, &mut second, 700);
     first.end();
     second.end();
 }
@@ -261,10 +251,7 @@ fn without_locks_of_open_files_processes_own_the_locks() {
         )
     };
     let (mut first, mut second) = (start(), start());
-    assert_eq!(
-        (first.allocate(700 * MIB), second.allocate(700 * MIB)),
-        (0, OUT_OF_MEMORY)
-    );
+    assert_one_fits(&mut first, &mut second, 700);
     first.kill();
     assert_eq!(second.allocate(700 * MIB), 0);
     assert_eq!(second.ask("x"), "0");
@@ -300,10 +287,7 @@ fn a_file_system_that_refuses_locks_is_named() {
             overwrite(&host.account_file(), 0, &[0xff; 8]);
         }
         let mut member = Member::start(host.member("1GiB").preload_in_front(no_locks.clone()));
-        assert_eq!(
-            (member.allocate(700 * MIB), member.allocate(700 * MIB)),
-            (0, OUT_OF_MEMORY)
-        );
+        assert_eq!(member.allocate_mib([700, 700]), [0, OUT_OF_MEMORY]);
         let path = host.account_file();
         let errors = member.end();
         let told = errors.lines().find(|line| line.contains("cannot be locked"));

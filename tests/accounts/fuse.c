@@ -53,7 +53,6 @@ static void entry(uint64_t request, const char *name, int file)
     reply(request, is_there ? 0 : ENOENT, &out, is_there ? sizeof out.entry + (file >= 0 ? sizeof out.open : 0) : 0);
 }
 
-/* A name that is gone, or names another file. */
 static void forget(const char *name) { uint64_t node = node_of(name, false); if (node) names[node] = NULL; }
 
 static void serve(struct fuse_in_header *in, char *body)

@@ -12,15 +12,19 @@ use serde_json::{Value, json};
 use support::member::{Host, Member};
 use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client};
 
-/// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
     SharedAccount::open_path(&host.account_file()).expect("an account")
 }
 
-/// The bytes that all living processes hold together.
 fn used(account: &SharedAccount) -> u64 {
     account.reap();
     account.account().used()
+}
+
+/// Of two members that ask for as many MiB, the first gets them alone.
+fn assert_one_fits(first: &mut Member, second: &mut Member, mib: u64) {
+    let results = [first, second].map(|member| member.allocate(mib * MIB));
+    assert_eq!(results, [0, OUT_OF_MEMORY]);
 }
 
 /// Sends a signal. Waits until all threads of a process that is stopped have stopped: until then one may still answer.

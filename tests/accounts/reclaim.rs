@@ -48,7 +48,6 @@ fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
             let (mut one, mut two) = (keeper(&host, keeps), Member::start(host.member("1GiB").strategy(asks)));
             let context = format!("{} keeps, {} asks", keeps.name, asks.name);
             assert_eq!(allocate(&mut two, 800 * MIB), 0, "{context}");
-            // What is in use stays.
             assert_eq!(one.allocate(800 * MIB), OUT_OF_MEMORY, "{context}");
             let errors = [one.end(), two.end()].concat();
             assert!(!errors.contains("cannot be started"), "{context}: {errors}");
@@ -56,7 +55,6 @@ fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
     }
 }
 
-/// How often a step is tried whose answers came late.
 const TRIES: u32 = 5;
 
 /// What `f` returns, and whether it took so long that answers of other processes may have come too late: on a busy machine

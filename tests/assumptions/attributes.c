@@ -172,8 +172,6 @@ PROBE(ipc_of_vmm_refused, TELLS,
     claim(result != CUDA_SUCCESS, "answered %d", result);
 }
 
-/* ---- dma-buf */
-
 static CUresult export_range(CUdeviceptr address, size_t size)
 {
     enum { DMA_BUF_FD = 1 };

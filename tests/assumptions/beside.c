@@ -4,8 +4,6 @@
 
 enum { SMALL = 2 * MIB, BEFORE_MS = 20 };
 
-/* ---- the thread that waits */
-
 enum wait { CONTEXT, STREAM, EVENT, COPY, FREE, FREE_HOST };
 static const char *const wait_names[] = {
     [CONTEXT] = "cuCtxSynchronize", [STREAM] = "cuStreamSynchronize", [EVENT] = "cuEventSynchronize",
@@ -33,8 +31,6 @@ static void *waits(void *unused)
     }
     return unused;
 }
-
-/* ---- the calls of another thread */
 
 static struct {
     CUdeviceptr block, start, mapped;
@@ -95,7 +91,6 @@ static void allocates_in_order(void)
     CHECK(cu(cuMemFreeAsync)(address, own.stream));
 }
 
-/* What a request of the library may ask besides. */
 static void asks_the_rest(void)
 {
     int status, mode = 2, value;

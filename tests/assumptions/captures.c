@@ -301,8 +301,6 @@ PROBE(synchronise_other_device_beside_capture, TELLS,
     beside_capture("relaxed thread", GLOBAL, (struct call){synchronise, 1, RELAXED}, ALLOWED);
 }
 
-/* ---- copies between devices */
-
 PROBE(peer_copy_in_capture, TELLS, "cuMemcpyPeerAsync is refused on a capturing stream",
       "JohannesGaessler/llama.cpp#5, by NVIDIA; connollydavid/wsl2-cuda-peercopy-capture, measured on CUDA 13.3")
 {

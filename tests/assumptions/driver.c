@@ -64,8 +64,6 @@ CUdeviceptr alloc(size_t size)
     return address;
 }
 
-/* ---- virtual memory management */
-
 CUmemAllocationProp pinned_on(int device)
 {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
@@ -133,8 +131,6 @@ size_t free_memory(void)
     return bytes;
 }
 
-/* ---- bytes */
-
 void fill(CUdeviceptr address, unsigned char value, size_t size) { CHECK(cu(cuMemsetD8_v2)(address, value, size)); }
 
 bool holds_only(CUdeviceptr address, unsigned char value, size_t size)
@@ -155,8 +151,6 @@ void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size)
     fill(address, value, size);
     CHECK(cu(cuCtxSynchronize)());
 }
-
-/* ---- work that blocks */
 
 double now_us(void)
 {

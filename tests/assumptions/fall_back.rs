@@ -12,7 +12,6 @@ use support::{
 
 use crate::assumptions::{LIMIT, TRIES, executable};
 
-/// A switch of the simulated GPU.
 type Switch = (&'static str, &'static str);
 
 fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
@@ -54,7 +53,6 @@ fn outcome(page: &Value, name: &str) -> String {
     row.expect(name)["outcome"].text().to_owned()
 }
 
-/// Checks the books at every checkpoint.
 fn assert_checkpoints(finished: &Finished, strategy: Strategy, count: impl RangeBounds<usize>, about: &str) {
     let lines = finished.json().into_iter();
     let checkpoints: Vec<Value> = lines.filter(|line| !line["account"].is_null()).collect();

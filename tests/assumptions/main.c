@@ -22,8 +22,6 @@ enum { COUNT = sizeof probes / sizeof *probes };
 enum outcome { HOLDS, DIFFERS, NOT_ASKED, HANGS };
 static const char *const outcome_names[] = {"holds", "differs", "not asked", "hangs"};
 
-/* ---- in the probe's process */
-
 static struct { enum outcome outcome; char figures[8192]; } said;
 static int answer_fd = 1;
 

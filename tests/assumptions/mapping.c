@@ -166,7 +166,6 @@ static void claim_arrival(CUresult copied, int device, CUdeviceptr to, bool arri
     claim(right == arrives, "copy %d, synchronise %d, bytes %s", copied, end, right ? "arrived" : "did not arrive");
 }
 
-/* Copies from device 0 to device 1. */
 static void claim_copy(CUdeviceptr (*obtain)(int), bool by_peer_call, bool arrives)
 {
     begin_on(2);

@@ -31,7 +31,6 @@ fn executable() -> PathBuf {
     built.clone()
 }
 
-/// The longest time for all probes together. They wait most of the time.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How often a probe is asked whose answer is not as expected: a process that does not run for some 100 ms takes a call
 /// that returns at once for one that waits, or the other way round.
@@ -45,7 +44,6 @@ pub fn probes() -> Job {
 /// By name: the outcome, and the figures.
 type Outcomes = BTreeMap<String, (String, String)>;
 
-/// Asks these probes, or all if none is named.
 fn outcomes(job: Job, names: &[String]) -> Outcomes {
     let lines = job.args(["--json"]).args(names).run().json();
     let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();

@@ -66,7 +66,6 @@ static void prices_of_alloc(size_t size, const char *text, int turns)
     lines(text);
 }
 
-/* Address space alone. */
 static void prices_of_reserving(size_t size, const char *text, int turns)
 {
     CUdeviceptr address;

@@ -52,7 +52,6 @@ const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */
         if (result_) not_asked("%s answered %d", name_of_call(#call), result_); \
     } while (0)
 
-/* Public functions that the simulator's header does not declare. */
 typedef struct { unsigned char bytes[256]; } GreenResource; /* CUdevResource of cuda.h, with room to spare */
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *copy, CUstream stream); /* CUDA_MEMCPY3D_PEER has the contexts in the reserved fields */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
@@ -112,9 +111,7 @@ enum { BLOCK_MS = 300 };
 /* Submits work that ends when it is released, or BLOCK_MS later. Returns when it runs, or is late to begin. */
 struct blocked *block(enum kind kind, CUstream stream);
 void release(struct blocked *work);
-/* Whether kernels compute here: on the simulated GPU they do not. */
 bool kernels(void);
-/* A kernel that writes to an address that is not mapped. */
 CUfunction wild_kernel(void);
 /* Runs what follows once with each kind of blocked work that there is; `kind` is a name of the caller's. */
 #define WITH_EACH(kind) for (enum kind kind = HOST_FUNCTION; kind < KINDS; kind++) if (kind == KERNEL && !kernels()) {} else

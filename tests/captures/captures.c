@@ -61,8 +61,6 @@ static void may_not_wait(void)
     THAT(synchronisations() == before);
 }
 
-/* ---- stream, context */
-
 static void stream_goes(void)
 {
     CUstream stream = new_stream(NON_BLOCKING);
@@ -85,8 +83,6 @@ static void context_goes(void)
     CHECK(cuCtxDestroy_v2(other));
     may_wait();
 }
-
-/* ---- threads */
 
 static pthread_barrier_t both;
 
@@ -115,8 +111,6 @@ static void threads(void)
     may_wait();
 }
 
-/* ---- refused */
-
 static CUstream captured;
 
 static void *begins_in_vain(void *unused)
@@ -143,8 +137,6 @@ static void refused(void)
     end_capture(captured, CUDA_SUCCESS);
 }
 
-/* ---- failed */
-
 static void failed(void)
 {
     enum { WRONG_THREAD = 908 };
@@ -161,8 +153,6 @@ static void failed(void)
     end_capture(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     may_wait();
 }
-
-/* ---- meanwhile */
 
 static _Atomic bool running, has_begun;
 
@@ -196,8 +186,6 @@ static void meanwhile(void)
     pthread_join(thread, NULL);
     end_capture(stream, CUDA_SUCCESS);
 }
-
-/* ---- idle */
 
 static uint64_t reserved(void)
 {

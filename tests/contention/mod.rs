@@ -7,7 +7,7 @@ use journal::format::Event;
 use journal::reader::Journal;
 use serde_json::json;
 use support::{
-    AUTO_GROWTH, Finished, Job, MIB, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_fields,
+    AUTO_GROWTH, Finished, Job, MIB, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_all_agree, assert_fields,
     assert_journal_agrees, client, left_out,
 };
 
@@ -23,9 +23,7 @@ fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished
     let finished = job.env("VRAMSHIM_LOG", "debug").args(arguments).run().ok();
     let checkpoints = finished.json();
     assert_eq!(checkpoints.len(), 3);
-    for (number, checkpoint) in checkpoints.iter().enumerate() {
-        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
-    }
+    assert_all_agree(&checkpoints, strategy, "");
     let job = finished.inspect();
     assert_fields(&job, json!({"anomalies": 0, "events_lost": 0}), "");
     finished

@@ -12,8 +12,6 @@
 static CUcontext context;
 static pthread_barrier_t all_there;
 
-/* ---- crossing */
-
 enum { BLOCKS = 600, CONTEXTS = 4, STEPS = 200 };
 /* Larger than a chunk, so a block of this size takes a segment of its own; and no multiple of a page. */
 static const size_t SEGMENT = (1 << 20) + 8192;
@@ -75,8 +73,6 @@ static void crossing(void)
     for (size_t n = 0; n < THREADS; n++) pthread_join(threads[n], NULL);
 }
 
-/* ---- rivals */
-
 enum { RIVALS = 4, CONTESTED = 20000 };
 static CUdeviceptr addresses[CONTESTED];
 static _Atomic long freed;
@@ -105,8 +101,6 @@ static void rivals(void)
     printf("freed %ld\n", freed);
     checkpoint();
 }
-
-/* ---- pools */
 
 enum { POOLS = 16, ROUNDS = 200, BYTES = 20 << 20 };
 static CUmemoryPool pools[POOLS];

@@ -38,20 +38,13 @@ static void refused(const char *name, int wanted)
     THAT(error == wanted && value == 4711);
 }
 
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, size));
-    return address;
-}
-
 static void api(void)
 {
     THAT(figure_of("device.0.allocated") == 0 && figure_of("device.0.limit_available") == UINT64_MAX);
     THAT(set("stacks", "python") == ENODATA && dump("early.vraj") == ENODATA);
     start_cuda();
-    CUdeviceptr large = allocate(16 * MIB);
-    allocate(1000);
+    CUdeviceptr large = linear_memory(16 * MIB);
+    linear_memory(1000);
     CHECK(cuMemFree_v2(large));
     struct { struct vramshim_stats s; uint64_t after; } out = {.after = 42};
     THAT(stats(0, NULL) == -1 && stats(-2, &out.s) == -1 && stats(99, &out.s) == -1);
@@ -75,7 +68,6 @@ static void api(void)
     refused(NULL, EINVAL);
     THAT(stat_of("pid", NULL) == EINVAL);
 
-    /* Every name of the list is that of a figure. */
     size_t size = stat_names(NULL, 0);
     char *names = malloc(size);
     THAT(names && stat_names(names, size) == size && strlen(names) + 1 == size);
@@ -101,12 +93,12 @@ static void api(void)
 
     /* Frames are recorded from the change on. */
     THAT(set("stacks", "native") == 0);
-    allocate(2000);
+    linear_memory(2000);
     THAT(dump("later.vraj") == 0);
     /* The journal of a file that may not grow so far is not copied, and the job goes on. */
     struct rlimit limit = {1 << 16, 1 << 16};
     THAT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    for (int i = 0; i < 2000; i++) CHECK(cuMemFree_v2(allocate(512)));
+    for (int i = 0; i < 2000; i++) CHECK(cuMemFree_v2(linear_memory(512)));
     THAT(dump("large.vraj") == EFBIG && access("large.vraj", F_OK) != 0);
     THAT(dump("now.txt") == EINVAL);
 }
@@ -135,14 +127,14 @@ static void handler(int signal)
 static void *churn(void *context)
 {
     CHECK(cuCtxSetCurrent(context));
-    for (int i = 0; i < 20000; i++) CHECK(cuMemFree_v2(allocate(512 + i % 4096)));
+    for (int i = 0; i < 20000; i++) CHECK(cuMemFree_v2(linear_memory(512 + i % 4096)));
     return NULL;
 }
 
 static void signals(void)
 {
     CUcontext context = start_cuda();
-    allocate(1000);
+    linear_memory(1000);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     THAT(sigaction(SIGALRM, &action, NULL) == 0);
     struct itimerval often = {{0, 200}, {0, 200}};
@@ -153,7 +145,7 @@ static void signals(void)
     for (int i = 0; i < 200; i++) {
         CUcontext other;
         CHECK(cuCtxCreate_v2(&other, 0, 0));
-        allocate(4096);
+        linear_memory(4096);
         CHECK(cuCtxDestroy_v2(other));
     }
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
@@ -165,13 +157,12 @@ static void signals(void)
 static atomic_bool stop;
 static atomic_int threads_with_a_free;
 
-/* Holds at most one block at a time. */
 static void *one_at_a_time(void *context)
 {
     CHECK(cuCtxSetCurrent(context));
-    CHECK(cuMemFree_v2(allocate(3000)));
+    CHECK(cuMemFree_v2(linear_memory(3000)));
     threads_with_a_free++;
-    while (!stop) CHECK(cuMemFree_v2(allocate(3000)));
+    while (!stop) CHECK(cuMemFree_v2(linear_memory(3000)));
     return NULL;
 }
 
@@ -212,7 +203,6 @@ static void close_all(void)
     }
 }
 
-/* Says "whole", or which file is not. */
 static void tell_of_own_files(void)
 {
     for (int fd = 3; fd < 400; fd++) {
@@ -229,8 +219,8 @@ static void tell_of_own_files(void)
 static void serve(void)
 {
     start_cuda();
-    allocate(1000);
-    CHECK(cuMemFree_v2(allocate(64 * MIB)));
+    linear_memory(1000);
+    CHECK(cuMemFree_v2(linear_memory(64 * MIB)));
     printf("ready %d\n", getpid());
     fflush(stdout);
     char line[64];
@@ -250,7 +240,7 @@ static void serve(void)
             }
             printf("child %d\n", child);
         } else if (strncmp(line, "allocate", 8) == 0) {
-            allocate(5000);
+            linear_memory(5000);
             puts("allocated");
         } else {
             break;
@@ -273,9 +263,9 @@ static void onto_itself(void)
 {
     char own[4096], spelled[4200];
     start_cuda();
-    allocate(1000);
+    linear_memory(1000);
     THAT(set("stacks", "native") == 0);
-    allocate(2000);
+    linear_memory(2000);
     THAT(journal_path(own, sizeof own) <= sizeof own);
     const char *name = strrchr(own, '/');
     snprintf(spelled, sizeof spelled, "%.*s/.%s", (int)(name - own), own, name);
@@ -289,7 +279,7 @@ static void onto_itself(void)
     THAT(access("tensors.vraj", F_OK) != 0 && access("stacks.vraj", F_OK) != 0);
     /* A link whose file is gone is no file of the job. */
     THAT(symlink("gone.vraj", "dangling.vraj") == 0 && dump("dangling.vraj") == 0);
-    allocate(4000);
+    linear_memory(4000);
 }
 
 int main(int count, char **arguments)

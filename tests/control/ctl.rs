@@ -58,7 +58,6 @@ impl Served {
         command.printed()
     }
 
-    /// The answer to a command that must succeed.
     pub fn well(&self, arguments: &[&str]) -> Value {
         self.ctl(&[arguments, &["--json"]].concat()).ok().json()
     }
@@ -80,7 +79,6 @@ impl Served {
         }
     }
 
-    /// The names of the process's threads.
     fn threads(&self) -> Vec<String> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -92,7 +90,6 @@ impl Served {
     }
 }
 
-/// The control socket of a process of this user.
 fn socket_of(pid: u32) -> Option<PathBuf> {
     // SAFETY: geteuid has no preconditions.
     let user = unsafe { libc::geteuid() };
@@ -225,7 +222,6 @@ fn silent_and_slow_peers_hold_up_nobody() {
     job.until("the keeper goes on to give idle memory back", |job| {
         job.figure("device.0.reserved") < 64 << 20
     });
-    // A line that comes in pieces is answered, too.
     let mut slow = connect();
     for byte in b"stats\n" {
         slow.write_all(&[*byte]).unwrap();

@@ -126,7 +126,6 @@ fn a_dump_does_not_replace_the_journal_of_the_job() {
     }
 }
 
-/// How many marks a journal has.
 pub fn marks(path: &Path) -> usize {
     let journal = Journal::open(path).unwrap();
     let is_mark = |event: &Event| matches!(event, Event::Mark { .. });
@@ -136,7 +135,6 @@ pub fn marks(path: &Path) -> usize {
         .count()
 }
 
-/// The journal has the exit of the process, and this many requested bytes at its end.
 pub fn assert_has_all(journal: &Value, requested: u64) {
     assert_eq!(journal["exit_status"], 0, "{journal:#}");
     let classes = journal["devices"][0]["classes"].list();
@@ -147,7 +145,6 @@ pub fn assert_has_all(journal: &Value, requested: u64) {
     assert_eq!(linear["requested"]["current"], requested, "{journal:#}");
 }
 
-/// A Python job with the package's folder on its path.
 fn with_package(argument: &str) -> Job {
     let script = support::root().join("tests/control/package.py");
     let argument = Path::new(argument);

@@ -20,7 +20,6 @@ while held:
     time.sleep(0.2 if held else 2)
 "#;
 
-/// A program of the page, by its number.
 fn program(number: usize) -> String {
     let page = std::fs::read_to_string(support::root().join("docs/control.md")).expect("the page");
     let programs = page.split("```python\n").skip(1);

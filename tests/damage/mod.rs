@@ -14,15 +14,12 @@ use support::{Fields, Printed, Runs, assert_says};
 
 const HEADER: usize = 16384;
 const SLOT: usize = 64;
-/// More than any damaged file here may need.
 pub const MOST_MEMORY: u64 = 1 << 30;
 /// No measurement: a hang ends the test by then.
 const HANG_S: u64 = 60;
 
-/// The options that look at a journal most closely.
 const VIEWS: [&[&str]; 4] = [&[], &["--json"], &support::CLOSE_LOOK, &["--at", "oom", "--json"]];
 
-/// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
 fn look(path: &Path, arguments: &[&str], context: &str) -> Printed {
     let seen = run("inspect", path, arguments, context);
     // A window whose moments the damage has turned round is refused.
@@ -34,7 +31,6 @@ fn look(path: &Path, arguments: &[&str], context: &str) -> Printed {
     seen
 }
 
-/// Runs a command of the program on a file. Fails if it panics, is killed, or takes too much memory or too long.
 pub fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Printed {
     let limited = format!("ulimit -v {}; exec timeout {HANG_S} \"$0\" \"$@\"", MOST_MEMORY / 1024);
     let mut command = Command::new("sh");
@@ -53,7 +49,6 @@ fn journal(folder: &Path, events: u64) -> (std::path::PathBuf, Vec<u8>) {
     journal_of(folder, events, 0)
 }
 
-/// The journal of a rank: a process of its own.
 fn journal_of(folder: &Path, events: u64, rank: u32) -> (std::path::PathBuf, Vec<u8>) {
     let path = folder.join("whole.vraj");
     let plan = Plan {

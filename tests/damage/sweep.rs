@@ -70,7 +70,6 @@ pub const COMMANDS: &[(&str, &[&str])] = &[
     ("export", &["--force", "-o", "OUT", "--to", "collapsed"]),
 ];
 
-/// The arguments of a command, with a file for `OUT`.
 pub fn with_out<'a>(arguments: &[&'a str], out: &'a Path) -> Vec<&'a str> {
     let named = |&argument| {
         if argument == "OUT" {
@@ -82,7 +81,6 @@ pub fn with_out<'a>(arguments: &[&'a str], out: &'a Path) -> Vec<&'a str> {
     arguments.iter().map(named).collect()
 }
 
-/// The records of the journal `whole`, some of them changed.
 fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
     let extreme = |random: &mut Random| EXTREMES[random.below(EXTREMES.len())];
     let devices = [0, 1, -1, i32::MAX].map(|ordinal| Device {
@@ -132,7 +130,6 @@ fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
         .unwrap();
 }
 
-/// Lines of PyTorch's tensors, some of them nonsense.
 fn tensors(random: &mut Random) -> String {
     let mut text = "vramshim-pytorch\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
     for line in 0..60u64 {

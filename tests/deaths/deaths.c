@@ -49,7 +49,6 @@ static void give(CUdeviceptr address, size_t bytes)
     *count_of(0, LINEAR) -= (long long)bytes;
 }
 
-/* The request that ends the job. */
 static void last(size_t bytes)
 {
     CUdeviceptr address;

@@ -90,12 +90,10 @@ pub fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
         .unwrap();
 }
 
-/// Where a record of a journal begins.
 fn at(slot: usize) -> usize {
     HEADER_SIZE + slot * SLOT_SIZE
 }
 
-/// Damages the record in a slot of a journal.
 fn damage(path: &Path, slot: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at(slot) + 20] ^= 1;

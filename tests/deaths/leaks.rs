@@ -9,7 +9,6 @@ use support::{Fields, MIB, assert_says, vramshim};
 use super::evidence::measure;
 use super::{GIB, Told, assert_no_verdict_on_live_memory, assert_verdict, job, why, why_of};
 
-/// What `why` says of a journal, and the bytes that `inspect --leaks` suspects.
 fn told(path: &Path) -> (Told, Value) {
     let leaks = vramshim(&["inspect", "--leaks", "--json", path.to_str().unwrap()]);
     let leaks: Value = serde_json::from_str(&leaks.text).expect("JSON");

@@ -21,14 +21,12 @@ fn deaths() -> PathBuf {
     client("deaths/deaths.c", "deaths", &["-DDLOPEN"])
 }
 
-/// A job that dies as this scene says, on a device of 24 GiB.
 pub fn job(scene: &str) -> Job {
     let job = Job::new(deaths()).sim("24GiB", 1).args([scene]);
     let state = job.folder().join("state-of-the-host");
     job.env("SIMGPU_STATE", state)
 }
 
-/// What `why` says.
 pub struct Told {
     pub code: Option<i32>,
     pub text: String,
@@ -36,7 +34,6 @@ pub struct Told {
     pub page: Value,
 }
 
-/// What `why` says of a journal or a folder.
 fn why_of(path: &Path) -> Told {
     let path = path.to_str().unwrap();
     let (text, json) = (vramshim(&["why", path]), vramshim(&["why", path, "--json"]));
@@ -60,7 +57,6 @@ fn assert_verdict(told: &Told, verdict: &str, code: i32) {
     assert_eq!(answer, (&verdict.into(), Some(code)), "{}", told.text);
 }
 
-/// Runs a job that has this verdict.
 #[track_caller]
 fn explained(job: Job, verdict: &str, code: i32) -> (Finished, Told) {
     let finished = job.run();
@@ -251,7 +247,6 @@ fn a_limit_says_what_limit_would_do() {
     let (finished, told) = explained(job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB"), "limit", 16);
     assert_true(&finished, &told, 7 * GIB);
     assert_eq!(told.page["why"]["limit"]["used"], 7 * GIB + CONTEXT);
-    // A job with this limit gets further.
     assert_says(&told.text, "With 300.0 MiB more this fits");
     assert_says(&told.text, "Raise the limit to at least 8492MiB");
     let further = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8492MiB").run();

@@ -17,8 +17,6 @@ static struct block *vacant(unsigned a)
 }
 static int device_now(void) { return contexts[CURRENT].device; }
 
-/* ---- obtain */
-
 KIND(linear, 16, "UA") {
     struct block *p = vacant(a);
     size_t size = size_from(c);
@@ -165,9 +163,6 @@ KIND(mipmap, 1, "U") {
     got(p, MIPMAP, "cuMipmappedArrayCreate", device_now(), (64 * 32 + 32 * 16 + 16 * 8) * 4, b);
 }
 
-/* ---- free */
-
-/* Frees what is in a place, with any context current. */
 static void give_back(struct block *p, unsigned how)
 {
     int pool = p->pool, s = p->last;
@@ -267,7 +262,6 @@ KIND(without_context, 1, "U") {
     if (p && b & 1 && !p->opened && DONE(cuMemFree_v2(p->address))) forget(p);
 }
 
-/* Fills the device until a request is refused, and frees all of it. */
 KIND(fill_device, 1, "POU") {
     CUdeviceptr all[64];
     int count = 0;
@@ -279,8 +273,6 @@ KIND(fill_device, 1, "POU") {
     say(" last %d of sixteenths %d", result, count);
     while (count--) if ((result = cuMemFree_v2(all[count]))) R(result);
 }
-
-/* ---- pools */
 
 KIND(new_pool, 2, "") {
     int device = (int)(a % (unsigned)devices);
@@ -329,8 +321,6 @@ KIND(pool_pointer, 1, "U") {
     close(file);
 }
 
-/* ---- virtual memory management */
-
 /* Maps the memory a second time, writes there, and reads it at its first place. */
 KIND(mapped_twice, 2, "U") {
     struct block *p = next_block(a, is_mapped);
@@ -371,8 +361,6 @@ KIND(mapped_shared, 1, "U") {
     close(file);
 }
 
-/* ---- between processes */
-
 KIND(share, 4, "OU") {
     struct block *p = next_block(a, is_linear);
     struct order order = {.what = 'o'};
@@ -409,8 +397,6 @@ KIND(share_wrong, 1, "U") {
     if (p->class != LINEAR) R(cuIpcGetMemHandle(&handle, p->address));
 }
 
-/* ---- questions */
-
 KIND(ask_range, 8, "A") {
     struct block *p = next_block(a, is_known);
     CUdeviceptr base = 0;
@@ -446,7 +432,6 @@ KIND(ask_many, 3, "A") {
     R(cuPointerGetAttributes(3, which, places, 0x12345)), say(" %u %llu %u", (unsigned)values[0], values[1], (unsigned)values[2]);
 }
 
-/* What was freed is no memory any more. */
 KIND(ask_freed, 3, "OU") {
     struct block *p = next_block(a, is_linear);
     CUdeviceptr address = p ? p->address : 0, base;

@@ -28,9 +28,7 @@ static ACCEPTED: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 /// Chooses a planted fault (src/base/mutant.rs).
 const MUTANT: &str = "VRAMSHIM_TEST_MUTANT";
 const MUTANTS: u32 = 10;
-/// How long a program is made shorter.
 const SHRINKING: Duration = Duration::from_secs(180);
-/// Steps of one program.
 const LENGTH: usize = 250;
 
 fn number(variable: &str) -> Option<u64> {
@@ -68,7 +66,6 @@ fn lines(finished: &Finished) -> Vec<&str> {
     finished.stdout.lines().filter(|line| !line.starts_with('{')).collect()
 }
 
-/// The first difference that no rule accepts.
 fn first_difference(program: &Program, alone: &[&str], under: &[&str], strategy: Strategy) -> Result<bool, String> {
     for at in 0..alone.len().max(under.len()) {
         let [one, other] = [alone, under].map(|lines| lines.get(at).copied().unwrap_or("nothing"));
@@ -189,7 +186,6 @@ fn difference(program: &Program, alone: &Finished, strategy: Strategy, mutant: u
         .map(|text| format!("{}: {text}", strategy.name))
 }
 
-/// A program that differs, its strategy and what differs.
 struct Found {
     program: Program,
     strategy: Option<Strategy>,

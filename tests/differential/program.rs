@@ -145,7 +145,6 @@ impl Program {
         self.has("SIMGPU_MEMORY") || self.steps.iter().any(|step| step.kind == "fill_device")
     }
 
-    /// A line for each step, as the player reads them.
     pub fn list(&self) -> String {
         let line =
             |step: &Step| format!("{} {} {:?}\n", step.thread, step.kind, step.numbers).replace(['[', ']', ','], "");

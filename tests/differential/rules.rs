@@ -32,12 +32,10 @@ fn under_a_policy(pair: &Pair) -> bool {
     pair.strategy.name != "passthrough"
 }
 
-/// The numbers of a line.
 fn numbers(line: &str) -> Vec<i64> {
     line.split([' ', ':']).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Whether the lines are equal but for numbers at these places.
 fn but_for(pair: &Pair, word: &str) -> Option<(i64, i64)> {
     let (before, one) = pair.alone.split_once(word)?;
     let (same, other) = pair.under.split_once(word)?;
@@ -113,7 +111,6 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// The rule that accepts a difference.
 pub fn accepting(pair: &Pair) -> Option<&'static Rule> {
     RULES
         .iter()

@@ -79,8 +79,6 @@ static CUresult told(CUresult result) { return say(" %d", result), result; }
 #define R(call) told(call)
 #define DONE(call) (told(call) == CUDA_SUCCESS)
 
-/* ---- host functions */
-
 static void waits_for(void *flag) { while (!*(atomic_int *)flag) usleep(20); }
 static void sets(void *flag) { *(atomic_int *)flag = 1; }
 static void counts(void *done) { ++*(atomic_uint *)done; }
@@ -89,8 +87,6 @@ static void set_all_flags(void)
 {
     for (int i = 0; i < flags_used; i++) flags[i] = 1;
 }
-
-/* ---- contexts and streams */
 
 static bool use(int context)
 {
@@ -149,7 +145,6 @@ static int stream_of(int context, unsigned from)
     return NONE;
 }
 
-/* A stream that is no default stream, counted from `from`. */
 static int own_stream(unsigned from)
 {
     for (unsigned i = 0; i < STREAMS; i++) if (works((int)((from + i) % STREAMS))) return (int)((from + i) % STREAMS);
@@ -163,8 +158,6 @@ static struct event *event_from(unsigned from)
 }
 
 static bool ready(int s) { return s >= 0 && works(s) && use(streams[s].context); }
-
-/* ---- blocks */
 
 static struct block *place(unsigned a) { return &blocks[a % BLOCKS]; }
 
@@ -232,7 +225,6 @@ static unsigned hash(unsigned hash, const unsigned char *bytes, size_t size)
     return hash;
 }
 
-/* Prints a hash of the bytes. */
 static void verify(struct block *b)
 {
     static __thread unsigned char bytes[2 * PART];

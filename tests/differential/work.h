@@ -4,8 +4,6 @@
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *how, int *active);
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext a, CUdeviceptr from, CUcontext b, size_t size);
 
-/* ---- graphs */
-
 static struct block *memory_in_graphs(unsigned a)
 {
     for (unsigned i = 0; i < GRAPHS; i++) if (graph_memory[(a + i) % GRAPHS].live) return &graph_memory[(a + i) % GRAPHS];
@@ -34,8 +32,6 @@ static struct block *memory_of_graph(unsigned a)
     }
     return p;
 }
-
-/* ---- contexts */
 
 static void end_streams(int context)
 {
@@ -67,7 +63,6 @@ static void forget_context(int context)
     for (int i = 0; i < devices && context < DEVICES; i++) peers[device][i] = peers[i][device] = false;
 }
 
-/* Ends work of a context and what the other process has of it. */
 static void about_to_end(int context)
 {
     for (int i = 0; i < BLOCKS; i++) if (blocks[i].live && blocks[i].context == context) close_in_other(&blocks[i]);
@@ -197,8 +192,6 @@ KIND(take_access_back, 1, "OU") {
     peers[from][to] = false;
 }
 
-/* ---- streams and events */
-
 KIND(new_stream, 5, "A") {
     for (unsigned i = 0; streams[a % STREAMS].alive && i < STREAMS; i++) a++;
     struct stream *s = &streams[a % STREAMS];
@@ -273,8 +266,6 @@ KIND(collective, 2, "UA") {
     flags[flags_used++] = 1;
     if (address) R(cuMemFree_v2(address));
 }
-
-/* ---- fills and copies */
 
 KIND(fill_block, 20, "A") { struct block *p = next_block(a, holds_bytes); if (p) fill(p, stream_for(p, b)); }
 KIND(verify_block, 12, "U") { struct block *p = next_block(a, holds_bytes); if (p) verify(p); }
@@ -354,8 +345,6 @@ KIND(copy_behind, 1, "PU") {
     if (p && p->size > 64 && ready(STREAMS + p->context)) R(cuMemcpyDtoH_v2(bytes, p->address + p->size - 64, 64)), R(cuMemcpyDtoH_v2(NULL, p->address, 0));
 }
 
-/* ---- captures */
-
 KIND(begin_capture, 5, "A") {
     int s = stream_of(0, a);
     if (s >= STREAMS || !memory_of_graph(a) || !memory_of_graph(a + 1) || !ready(s)) return;
@@ -434,8 +423,6 @@ KIND(strict_requests, 2, "PO") {
     R(cuStreamDestroy_v2(stream));
 }
 
-/* ---- graphs */
-
 KIND(instantiate, 5, "A") {
     struct graph *g = &graphs[a % GRAPHS];
     if (!g->graph || g->exec || !use(0)) return;
@@ -450,7 +437,6 @@ KIND(verify_graph, 4, "U") { struct block *p = memory_in_graphs(a); if (p) verif
 KIND(end_exec, 2, "") { struct graph *g = &graphs[a % GRAPHS]; if (g->exec && ready(STREAMS)) R(cuStreamSynchronize(streams[STREAMS].handle)), R(cuGraphExecDestroy(g->exec)), g->exec = NULL; }
 KIND(trim_graphs, 1, "") { R(cuDeviceGraphMemTrim((int)(a % (unsigned)devices))); }
 
-/* A graph of nodes: a fill, a copy after it, and a host function after both. */
 KIND(build, 3, "U") {
     struct graph *g = &graphs[a % GRAPHS];
     struct block *p = memory_of_graph(a), *from = memory_of_graph(a + 1);

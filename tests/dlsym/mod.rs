@@ -26,7 +26,6 @@ impl Stage {
         self.0.path().join(name)
     }
 
-    /// Compiles a source of `tests`. The flags are separated by blanks.
     fn compile(&self, source: &str, output: &str, flags: &str) -> &Self {
         let mut command = Command::new("cc");
         command.current_dir(self.0.path());
@@ -59,7 +58,6 @@ impl Stage {
         )
     }
 
-    /// Runs the application with these libraries preloaded. The name `ours` stands for the library under test.
     fn run(&self, preload: &[&str], arguments: &[&str]) -> Finished {
         let mut job = Job::new(self.path("app")).alone().args(arguments);
         job.command().current_dir(self.0.path());

@@ -23,7 +23,6 @@ void greet(const char *name) {
     depth--;
 }
 
-/* Wraps a function of the C library in the same way. */
 int puts(const char *text) {
     static int depth;
     if (++depth > 1)

@@ -11,7 +11,6 @@ const MEMORY: &str = "24GiB";
 /// `stress` works for ten minutes in the page.
 const SHORTER: (&str, &str) = ("--for 10m", "--for 2s --sim 2GiB --strategy passthrough");
 
-/// The sections of the page with the commands of each.
 fn recipes() -> Vec<(String, Vec<String>)> {
     let page = std::fs::read_to_string(root().join("docs/recipes.md")).expect("the page");
     let sections = page.split("\n## ").skip(1);
@@ -33,7 +32,6 @@ fn stand_in(bin: &Path, name: &str, job: &Path) {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs a command of the page. Returns its exit code, and what it printed.
 fn run(command: &str, folder: &Path, bin: &Path) -> (Option<i32>, String) {
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let output = Command::new("sh")

@@ -1,4 +1,4 @@
-"""Twelve jobs of PyTorch whose memory has different shapes, for scripts/foretold. usage: foretold.py NAME
+"""Twelve jobs of PyTorch whose memory has different shapes, for scripts/ci/advice. usage: foretold.py NAME
 
 A job asks for the same memory on a device of any size. Kernels of the simulated GPU do nothing, so no size depends on a value that
 was computed on the device. Ends with 3 if PyTorch is out of memory.

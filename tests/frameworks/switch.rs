@@ -9,7 +9,6 @@ use support::{Fields, Finished, Job, assert_fields, program, simulated};
 use super::jobs::forked;
 use super::{STRATEGIES, job_of, path, python};
 
-/// A job that `vramshim run --sim --torch MODE` starts.
 pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Job {
     with_options(&["--torch", mode, "--strategy", strategy], memory, arguments)
 }

@@ -10,7 +10,7 @@ use super::path;
 /// same.
 fn dies(memory: &str, script: &str, argument: &str, verdict: &str, code: i32) -> (Finished, Value) {
     let finished = run_to_shortage(|| forked("record", "passthrough", memory, &[&path(script), argument]));
-    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(matches!(finished.status.code(), Some(1 | 3)), "{}", finished.stderr);
     let told = finished.told(&["why", "--json"]);
     let page = told.json();
     assert_eq!(
@@ -41,14 +41,14 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
 
 #[test]
 fn a_leak_of_tensors_is_seen_inside_the_segments() {
-    let (_, page) = dies("4GiB", "dying.py", "leak", "growth", 13);
-    assert!(page["holders"][0]["what"].text().contains("keep"), "{page:#}");
+    let (_, page) = dies("2GiB", "advice.py", "leak", "growth", 13);
+    assert!(page["holders"][0]["what"].text().contains("leak"), "{page:#}");
 }
 
 #[test]
 fn the_limit_of_pytorch_itself_is_named() {
-    let (_, page) = dies("2GiB", "dying.py", "fraction", "limit", 16);
+    let (_, page) = dies("2GiB", "advice.py", "fraction", "limit", 16);
     let text = page["why"]["text"].text();
     assert!(text.contains("set_per_process_memory_fraction"), "{text}");
-    assert!(text.contains("refused 1.00 GiB"), "{text}");
+    assert!(text.contains("refused 700.0 MiB"), "{text}");
 }

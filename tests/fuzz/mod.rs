@@ -60,7 +60,6 @@ fn folder() -> TempDir {
     .expect("a folder")
 }
 
-/// A small journal with stacks, and its folder.
 fn small_journal() -> (TempDir, PathBuf) {
     let folder = folder();
     let path = folder.path().join("good.vraj");
@@ -74,7 +73,6 @@ fn small_journal() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// What `vramshim export` makes of the small journal.
 fn exported(format: &str) -> Vec<u8> {
     let (folder, path) = small_journal();
     let out = folder.path().join("out");

@@ -6,14 +6,13 @@ use serde_json::Value;
 use support::layer::FORMS;
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM, Fields, Finished, GIB, Job, MIB, NAIVE_BEST_FIT,
-    NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_agree, assert_journal_agrees, client,
+    NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_all_agree, assert_journal_agrees, client,
 };
 
 const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
     ..AUTO_GROWTH
 };
-/// The strategies that keep freed memory.
 const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
 
 fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
@@ -21,12 +20,9 @@ fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
     Job::new(path).strategy(strategy).args(arguments)
 }
 
-/// Returns the checkpoints of the job. Checks that each checkpoint agrees.
 fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     let found = finished.json();
-    for (number, checkpoint) in found.iter().enumerate() {
-        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
-    }
+    assert_all_agree(&found, strategy, "");
     found
 }
 

@@ -12,7 +12,6 @@ fn named(log: &Path) -> Printed {
     vramshim_with(&["frames"], [log])
 }
 
-/// The line of `host.c` that has this text.
 fn line_of(text: &str) -> usize {
     let source = fs::read_to_string(root().join("tests/guards/host.c")).expect("the source");
     source.lines().position(|line| line.contains(text)).expect("the line") + 1

@@ -11,7 +11,6 @@ pub fn guard() -> PathBuf {
     library().with_file_name("libvramshim_hostguard.so")
 }
 
-/// Runs a program under the guard alone.
 pub fn guarded(job: &Path, scene: &str, bound: &str) -> Printed {
     let mut command = Command::new(job);
     command
@@ -39,7 +38,6 @@ fn each_function_refuses_what_is_too_large_and_the_job_goes_on() {
     // The stack begins with the job's code.
     let first = text.lines().nth(1).unwrap_or_default();
     assert!(first.ends_with("(ask_for_a_lot)"), "the stack: {text}");
-    // Of ten requests the first, second, fourth and eighth are told.
     assert_eq!(text.matches("vramshim host guard: ").count(), 4, "{text}");
     assert!(text.contains("calloc of 268435456"), "{text}");
 }

@@ -16,7 +16,6 @@
 static const char *const ask[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
                                   "cuMemCreate", "cuArrayCreate", "cuMipmappedArrayCreate",
                                   "cuMemHostAlloc"};
-/* What a search for memory would call. */
 static const char *const search[] = {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemPoolTrimTo", "cuMemGetInfo",
                                      "cuCtxSynchronize"};
 
@@ -29,7 +28,6 @@ static unsigned long calls(const char *const *names, size_t count)
     return sum;
 }
 
-/* Makes memory of a kind, and frees what it got. */
 #define KIND(name, handle, make, give_back)               \
     static CUresult name(size_t bytes)                    \
     {                                                     \
@@ -90,7 +88,6 @@ int main(int argc, char **argv)
            figure_of("device.0.guard_refusals"), figure_of("host.guard_refusals"), figure_of("device.0.failures"));
     fflush(stdout);
     if (strcmp(scene, "dies") == 0) return 1;
-    /* What no guard may refuse. */
     CHECK(addresses(1024 * GIB));
     CHECK(linear(512 * MIB));
     if (strcmp(scene, "device") == 0) {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_fields,
-    assert_says, client,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_all_agree,
+    assert_fields, assert_says, client,
 };
 
 fn program() -> PathBuf {
@@ -22,9 +22,7 @@ fn agreed(finished: Finished, strategy: Strategy, checkpoints: usize) -> Finishe
     let finished = finished.ok();
     let lines = finished.json();
     assert_eq!(lines.len(), checkpoints, "{}", finished.stdout);
-    for (number, line) in lines.iter().enumerate() {
-        assert_agree(line, strategy, &format!("{strategy:?}, checkpoint {number}"));
-    }
+    assert_all_agree(&lines, strategy, "");
     finished
 }
 
@@ -121,7 +119,6 @@ fn an_unwritable_directory_is_said_once() {
     }
 }
 
-/// What the library says with this severity.
 fn said(finished: &Finished, severity: char) -> Vec<String> {
     let said = finished.said().into_iter();
     said.filter_map(|(of, words)| (of == severity).then_some(words))

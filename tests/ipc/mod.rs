@@ -42,19 +42,16 @@ impl Process {
         rest.trim().to_owned()
     }
 
-    /// A sum of this class at a checkpoint.
     fn sum(&mut self, book: &str, class: &str, figure: impl Fn(&Value) -> u64) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
         let rows = line[book]["totals"].list().iter();
         rows.filter(|row| row["class"] == class).map(figure).sum()
     }
 
-    /// The requested bytes in the library's ledger.
     fn held(&mut self, class: &str) -> u64 {
         self.sum("account", class, |row| row["requested"]["current"].number())
     }
 
-    /// The number of entries in the simulator's table.
     fn truth(&mut self, class: &str) -> u64 {
         self.sum("truth", class, |row| row["count"].number())
     }
@@ -91,6 +88,14 @@ fn pair(strategy: Strategy) -> (Process, Process) {
     (Process::start(job(strategy)), Process::start(job(strategy)))
 }
 
+/// A pair whose owner has shared a block of 100,000 bytes, and the handle.
+fn sharing(strategy: Strategy) -> (Process, Process, String) {
+    let (mut owner, user) = pair(strategy);
+    owner.well("alloc shared 100000");
+    let handle = owner.well("get shared");
+    (owner, user, handle)
+}
+
 /// The owner shares a block, and both see what the other one writes. Returns the handle.
 fn assert_shared(owner: &mut Process, user: &mut Process, name: &str) -> String {
     owner.well(&format!("fill {name} 3"));
@@ -102,7 +107,6 @@ fn assert_shared(owner: &mut Process, user: &mut Process, name: &str) -> String 
     handle
 }
 
-/// Neither says anything.
 fn assert_quiet(owner: Process, user: Process) {
     assert_eq!((owner.end(), user.end()), (vec![], vec![]));
 }
@@ -116,7 +120,6 @@ fn both_processes_see_the_same_bytes() {
         for (number, size) in sizes.into_iter().enumerate() {
             owner.well(&format!("alloc {number} {size}"));
         }
-        // No thread before the first export.
         assert_eq!(owner.tell("threads"), "1", "{strategy:?}");
         for (number, size) in sizes.into_iter().enumerate() {
             assert_eq!(owner.tell(&format!("capable {number}")), "1", "{strategy:?}");
@@ -125,7 +128,6 @@ fn both_processes_see_the_same_bytes() {
             let range = user.tell(&format!("range {number} {}", size / 2));
             assert_eq!(range, format!("0 0 {size}"));
             assert_eq!(user.tell(&format!("capable {number}")), "0");
-            // Only the owner shares it.
             assert_eq!(user.tell(&format!("get {number}")), INVALID_VALUE);
         }
         assert_eq!(owner.tell("threads"), "2");
@@ -305,9 +307,7 @@ fn a_thread_that_closes_a_handle_holds_up_no_other_and_no_capture() {
 #[test]
 fn a_freed_block_can_no_longer_be_opened() {
     for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        owner.well("alloc shared 100000");
-        let handle = owner.well("get shared");
+        let (mut owner, mut user, handle) = sharing(strategy);
         owner.well("free shared");
         // This block has the address of the freed block, but its owner never shared it.
         owner.well("alloc secret 100000");
@@ -324,9 +324,7 @@ fn a_freed_block_can_no_longer_be_opened() {
 #[test]
 fn destroying_a_context_ends_what_it_shared() {
     for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        owner.well("alloc shared 100000");
-        let handle = owner.well("get shared");
+        let (mut owner, mut user, handle) = sharing(strategy);
         user.well(&format!("open x {handle}"));
         owner.well("destroy");
         user.well("destroy");
@@ -346,9 +344,7 @@ fn destroying_a_context_ends_what_it_shared() {
 #[test]
 fn a_handle_of_an_ended_process_is_refused() {
     for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        owner.well("alloc shared 100000");
-        let handle = owner.well("get shared");
+        let (mut owner, mut user, handle) = sharing(strategy);
         // A forked child of the exporter inherits its descriptors. The importer must not take the child for the
         // exporter.
         assert_ne!(owner.tell("fork"), "-1");
@@ -382,7 +378,6 @@ fn handles_of_the_driver_pass_through() {
     assert_eq!(owner.tell("threads"), "1");
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let mut user = Process::start(job(strategy));
-        // A handle that is opened twice must be closed twice.
         for (order, held) in [
             ("open x", 100_000),
             ("open x", 100_000),

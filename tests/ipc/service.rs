@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::{ALL, Process, job, pair};
+use super::{ALL, Process, job, sharing};
 use support::NAIVE_BEST_FIT;
 
 /// More connections than the service keeps.
@@ -31,7 +31,6 @@ pub fn socket() -> OwnedFd {
     }
 }
 
-/// Connects to a socket in the abstract namespace.
 pub fn connect_to(name: &str) -> OwnedFd {
     let socket = socket();
     let (address, length) = address_of(name);
@@ -41,7 +40,6 @@ pub fn connect_to(name: &str) -> OwnedFd {
     socket
 }
 
-/// Connects to the service of a process, and says nothing.
 pub fn connect(process: &Process) -> OwnedFd {
     let start = format!("vramshim-ipc-{}-", process.0.child.id());
     // The kernel's list is read in pieces, and may lack a socket if others come and go meanwhile.
@@ -62,9 +60,7 @@ pub fn connect(process: &Process) -> OwnedFd {
 #[test]
 fn silent_connections_hold_up_no_importer() {
     for strategy in ALL {
-        let (mut owner, mut user) = pair(strategy);
-        owner.well("alloc shared 100000");
-        let handle = owner.well("get shared");
+        let (owner, mut user, handle) = sharing(strategy);
         let _silent: Vec<OwnedFd> = (0..SILENT).map(|_| connect(&owner)).collect();
         user.well(&format!("open x {handle}"));
         user.end();

@@ -46,7 +46,6 @@ fn threads_in_turns_take_slots_in_batches_and_keep_the_order() {
             journal.claim();
         });
         for number in 0..TURNS {
-            // The claim is made before the other thread writes and committed afterwards.
             let claim = journal.claim();
             to_other.send(3 * number + 1).unwrap();
             answer.recv().unwrap();

@@ -85,7 +85,6 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
 fn logs_without_times_are_no_copies_of_each_other() {
     let folder = tempfile::tempdir().unwrap();
     for (name, size) in [("one", 100), ("two", 200)] {
-        // The same job by name.
         std::fs::create_dir(folder.path().join(name)).unwrap();
         let log = format!("Action,Pointer,Size,Stream\nallocate,0x10,{size},0\n");
         std::fs::write(folder.path().join(name).join("log.csv"), log).unwrap();

@@ -28,7 +28,6 @@ fn vramshim() -> Command {
     command
 }
 
-/// Runs the program in a folder.
 fn run(arguments: &[&str], folder: &Path) -> Printed {
     vramshim().args(arguments).current_dir(folder).printed()
 }

@@ -42,7 +42,7 @@ fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
 /// Checks every checkpoint and the journal of a job that exited with 0. Returns the output of `inspect`.
 fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
     let lines = finished.json();
-    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+    let checkpoints = support::checkpoints(&lines);
     assert!(checkpoints.len() > 1, "{context}: checkpoints");
     for (number, checkpoint) in checkpoints.iter().enumerate() {
         let context = format!("{context}, checkpoint {number}");
@@ -183,7 +183,7 @@ fn the_layer_may_come_before_the_library() {
             let told = finished.stderr.contains("passes every request through");
             assert_eq!(told, strategy.name != "passthrough", "{context}: {}", finished.stderr);
             let lines = finished.json();
-            let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+            let checkpoints = support::checkpoints(&lines);
             for checkpoint in &checkpoints {
                 assert_agree(checkpoint, PASSTHROUGH, &context);
                 assert_book_is_true(checkpoint, &context);

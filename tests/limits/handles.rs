@@ -3,7 +3,6 @@
 use support::member::{Host, Member};
 use support::{Job, MIB, OUT_OF_MEMORY, assert_says, client};
 
-/// The CUDA result, the handle and the descriptor.
 fn numbers(answer: &str) -> (i32, u64, u64) {
     let mut words = answer.split(' ').map(|word| word.parse::<u64>().unwrap());
     let mut next = || words.next().unwrap();

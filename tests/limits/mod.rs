@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use support::layer::FORMS;
 use support::member::{Host, Member};
 use support::{
-    AUTO_GROWTH, Fields, GIB, Job, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree, assert_fields,
-    assert_journal_agrees, assert_says, client,
+    AUTO_GROWTH, Fields, GIB, Job, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, STRATEGIES, THREE, assert_agree,
+    assert_all_agree, assert_fields, assert_journal_agrees, assert_says, client,
 };
 
 fn limited(scene: &str, limit: &str) -> Job {
@@ -129,10 +129,8 @@ fn a_reached_limit_leaves_the_account_right() {
         let job = Job::new(&path).env("VRAMSHIM_MEMORY_LIMIT", "10MiB").strategy(strategy);
         let finished = job.args(["11", "1000", "1"]).run().ok();
         let lines = finished.json();
-        let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
-        for checkpoint in &checkpoints {
-            assert_agree(checkpoint, strategy, strategy.name);
-        }
+        let checkpoints = support::checkpoints(&lines);
+        assert_all_agree(checkpoints.iter().copied(), strategy, "");
         let job = finished.inspect();
         assert_fields(
             &job,

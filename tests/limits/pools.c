@@ -17,7 +17,6 @@ int main(void)
 {
     start_cuda();
 
-    /* More host memory than the limit of the device */
     CUmemoryPool pool;
     CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0}, numa = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
     CUmemLocation none = {CU_MEM_LOCATION_TYPE_NONE, 0}, device = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -30,7 +29,6 @@ int main(void)
     from(pool, 768 * MIB, -1, CUDA_SUCCESS);
     checkpoint();
 
-    /* A pool that was made before the library knew its location */
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = host};
     CHECK(cu(cuMemPoolCreate)(&pool, &properties));
     CHECK(cu(cuMemSetMemPool)(&host, CU_MEM_ALLOCATION_TYPE_PINNED, pool));

@@ -10,7 +10,6 @@ use support::{
 
 const CONTEXT: u64 = 450;
 
-/// Whether this user may make namespaces.
 fn may_have_namespaces() -> bool {
     let script = "mount --bind /proc /proc && exec unshare -pf --mount-proc true";
     let tried = Command::new("unshare").args(["-m", "bash", "-c", script]).status();
@@ -202,7 +201,6 @@ fn under_mps_the_clients_are_told_apart() {
     assert_says(&said, "context 0.30");
     assert_says(&said, "0 B by the MPS server, host pid 4711, not visible here");
     assert!(!said.contains("GiB by the MPS server"), "{said}");
-    // Its context counts.
     let mut limited = Member::start(job().env("VRAMSHIM_MEMORY_LIMIT", "700MiB"));
     assert_eq!(fill(&mut limited), 400);
     limited.end();

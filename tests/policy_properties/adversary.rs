@@ -16,7 +16,6 @@ const MIB: u64 = 1 << 20;
 const DEVICE: u64 = 24 << 30;
 /// Sequences hold at most this much, so that one large request could be served.
 const MOST_LIVE: u64 = DEVICE / 4 * 3;
-/// Requests of one sequence.
 const MOST_REQUESTS: usize = 4000;
 /// The time between two requests of the job, and how far the GPU is behind.
 const STEP_NS: u64 = 20_000;
@@ -56,7 +55,6 @@ impl Part {
         }
     }
 
-    /// Changes one thing.
     fn change(&mut self, random: &mut Random) {
         let other = Part::draw(random);
         let moved = |number: u64, random: &mut Random| match random.below(4) {
@@ -182,7 +180,6 @@ fn longest_ns(name: &str, parts: &[Part]) -> u64 {
 /// The larger the figure of a sequence, the worse is `auto_growth`.
 type Goal = fn(&[Part]) -> f64;
 
-/// What the adversary looks for.
 const GOALS: [(&str, Goal); 3] = [
     ("percent of the free memory that one request cannot have", |parts| {
         100.0 - 100.0 * share("auto_growth", parts)

@@ -24,7 +24,6 @@ struct Live {
     stream: Option<u64>,
 }
 
-/// What a thread has to do next.
 enum Task {
     Idle,
     /// Decide, after the work that was carried out is committed.
@@ -192,7 +191,6 @@ impl Threads {
         self.live.push(Live { block, stream });
     }
 
-    /// What holds after every step.
     fn check(&self) {
         let ranges = self.live.iter().map(|live| (live.block.address, live.block.allocated));
         self.model.assert_apart(ranges);

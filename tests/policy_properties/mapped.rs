@@ -33,15 +33,13 @@ fn two_halves() -> Vec<Step> {
 #[test]
 fn what_is_free_of_two_handles_serves_one_request() {
     let mut run = growing();
-    for step in two_halves().into_iter().chain([Step::AllocateOn(6 << 20, 0)]) {
-        run.take(step);
-    }
+    run.take_all(two_halves().into_iter().chain([Step::AllocateOn(6 << 20, 0)]));
     assert_eq!(run.model.outstanding(), 14 << 20, "no new memory");
     let mapped = run.model.mappings.borrow().len();
     assert_eq!(run.policy.statistics().stitch_uses, 1);
     // The memory is side by side at home again, whatever address it was used at.
     for _ in 0..4 {
-        freed(0).into_iter().for_each(|step| run.take(step));
+        run.take_all(freed(0));
     }
     run.take(Step::AllocateOn(14 << 20, 0));
     assert_eq!(run.model.outstanding(), 14 << 20, "no new memory");
@@ -54,9 +52,7 @@ fn what_is_free_of_two_handles_serves_one_request() {
 fn few_addresses_serve_as_long_as_there_are_any() {
     let mut run = growing();
     run.model.addresses_left.set(Some(24 << 20));
-    for _ in 0..12 {
-        run.take(Step::Allocate(2 << 20));
-    }
+    run.take_all([2; 12].map(|mebibytes| Step::Allocate(mebibytes << 20)));
     assert_eq!(run.live.len(), 12, "every address serves");
     run.end();
 }
@@ -64,7 +60,7 @@ fn few_addresses_serve_as_long_as_there_are_any() {
 #[test]
 fn new_memory_serves_where_no_addresses_are_left_for_stitches() {
     let mut run = growing();
-    two_halves().into_iter().for_each(|step| run.take(step));
+    run.take_all(two_halves());
     run.model.addresses_left.set(Some(0));
     run.model.others.set(40 << 20);
     run.take(Step::AllocateOn(6 << 20, 0));
@@ -109,9 +105,7 @@ fn a_chunk_serves_the_request_that_it_was_obtained_for_whatever_its_size() {
     let mut run = growing();
     run.take(Step::Allocate(1 << 20));
     run.model.refuses_handles.set(true);
-    for mebibytes in [17, 1, 3] {
-        run.take(Step::Allocate(mebibytes << 20));
-    }
+    run.take_all([17, 1, 3].map(|mebibytes| Step::Allocate(mebibytes << 20)));
     assert_eq!(run.live.len(), 4);
     assert_eq!(
         run.model.outstanding(),
@@ -141,10 +135,8 @@ fn a_large_request_gets_few_handles_however_little_the_device_had() {
 #[test]
 fn new_memory_serves_where_nothing_can_be_unmapped() {
     let mut run = growing();
-    for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
-        run.take(step);
-    }
-    freed(1).into_iter().for_each(|step| run.take(step));
+    run.take_all([2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)));
+    run.take_all(freed(1));
     run.model.keeps_mappings.set(true);
     run.take(Step::Allocate(4 << 20));
     assert_eq!(run.live.len(), 3, "the device had memory");
@@ -159,7 +151,7 @@ fn what_is_remembered_is_bounded_also_where_nothing_is_unmapped() {
     for _ in 0..20_000 {
         let drawn = draw(&mut state);
         match run.live.len() > 25 {
-            true => freed(drawn as usize).into_iter().for_each(|step| run.take(step)),
+            true => run.take_all(freed(drawn as usize)),
             false => run.take(Step::AllocateOn(512 * (1 + drawn % 8192), 0)),
         }
     }
@@ -200,9 +192,7 @@ fn a_job_that_repeats_itself_settles() {
 fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     for fault_after in 1..6 {
         let mut run = growing();
-        for step in two_halves() {
-            run.take(step);
-        }
+        run.take_all(two_halves());
         run.model.keeps_mappings.set(true);
         run.model.fault_at.set(run.model.calls.get() + fault_after);
         run.take(Step::Allocate(6 << 20));
@@ -216,9 +206,7 @@ fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
 fn memory_that_is_short_goes_to_other_streams_when_events_are_done() {
     let mut run = growing();
     run.model.others.set(44 << 20);
-    for (mebibytes, stream) in [(6, 0), (2, 0), (6, 0), (2, 1)] {
-        run.take(Step::AllocateOn(mebibytes << 20, stream));
-    }
+    run.take_all([(6, 0), (2, 0), (6, 0), (2, 1)].map(|(mebibytes, stream)| Step::AllocateOn(mebibytes << 20, stream)));
     run.take(Step::Free(0));
     run.take(Step::AllocateOn(4 << 20, 0));
     assert_eq!(run.model.outstanding(), 16 << 20, "the stream itself needs no event");

@@ -43,7 +43,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Every strategy that has a policy.
 fn policies() -> Vec<Kind> {
     let has_policy = |kind: &Kind| kind.create(&Settings::default()).is_some();
     Kind::ALL.iter().copied().filter(has_policy).collect()

@@ -28,11 +28,9 @@ pub struct Model {
     pub ranges: RefCell<BTreeMap<u64, u64>>,
     /// What the policy reported as mapped: first address -> bytes.
     reported: RefCell<BTreeMap<u64, u64>>,
-    /// Whether the device has virtual memory management.
     pub virtual_memory: Cell<bool>,
     next: Cell<u64>,
     handles: Cell<u64>,
-    /// How many driver calls were made.
     pub calls: Cell<u64>,
     /// How many of them changed memory: create, map, access, unmap, release, allocate, free.
     pub changes: Cell<u64>,
@@ -42,25 +40,20 @@ pub struct Model {
     pub may_wait: Cell<bool>,
     /// Segments that were given back, whose addresses the device grants again: first address and bytes.
     given_back: RefCell<Vec<(u64, u64)>>,
-    /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
     /// How many bytes of addresses can still be reserved; `None` for any number.
     pub addresses_left: Cell<Option<u64>>,
-    /// Whether no more handles are created.
     pub refuses_handles: Cell<bool>,
-    /// Bytes of the device that other processes hold.
     pub others: Cell<u64>,
     pub capturing: Cell<bool>,
     /// Freed blocks, with the work that may still use them.
     busy: RefCell<Vec<Busy>>,
-    /// How many blocks were freed.
     freed: Cell<u64>,
     /// By stream, how many blocks had been freed when the last of the work that has ended was submitted.
     ended: RefCell<BTreeMap<u64, u64>>,
     /// By number, the stream of an event, and how many blocks had been freed when it was recorded.
     events: RefCell<BTreeMap<u64, (u64, u64)>>,
     pub events_recorded: Cell<u64>,
-    /// Whether events of all work can be recorded.
     pub context_events: Cell<bool>,
     pub fell_back: Cell<bool>,
 }
@@ -89,7 +82,6 @@ impl Model {
         self.segments.borrow().values().sum::<u64>() + self.physical.borrow().values().sum::<u64>()
     }
 
-    /// Bytes that the device still has.
     pub fn room(&self) -> u64 {
         TOTAL - self.others.get() - self.outstanding()
     }
@@ -110,6 +102,22 @@ impl Model {
     fn change_fails_now(&self) -> bool {
         self.changes.set(self.changes.get() + 1);
         self.fails_now()
+    }
+
+    fn change(&self) -> Result<(), DriverError> {
+        if self.change_fails_now() {
+            Err(DriverError(700))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn call(&self) -> Result<(), DriverError> {
+        if self.fails_now() {
+            Err(DriverError(700))
+        } else {
+            Ok(())
+        }
     }
 
     fn fails_now(&self) -> bool {
@@ -209,12 +217,10 @@ impl Model {
         }
     }
 
-    /// How many events are recorded and not forgotten.
     pub fn events_kept(&self) -> usize {
         self.events.borrow().len()
     }
 
-    /// Bytes that the policy has reported as mapped.
     pub fn reported(&self) -> u64 {
         self.reported.borrow().values().sum()
     }
@@ -240,9 +246,7 @@ impl DeviceMemory for Model {
             !self.capturing.get(),
             "freeing waits for the device, which a capture does not allow"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         let known = self.segments.borrow_mut().remove(&address);
         assert_eq!(
             known,
@@ -302,9 +306,7 @@ impl DeviceMemory for Model {
     }
 
     fn available(&self) -> Result<Available, DriverError> {
-        if self.fails_now() {
-            return Err(DriverError(700));
-        }
+        self.call()?;
         Ok(Available {
             free: self.room(),
             total: TOTAL,
@@ -317,9 +319,7 @@ impl DeviceMemory for Model {
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY) && alignment.is_multiple_of(GRANULARITY));
-        if self.fails_now() {
-            return Err(DriverError(700));
-        }
+        self.call()?;
         if let Some(left) = self.addresses_left.get() {
             let left = left.checked_sub(size).ok_or(DriverError::OUT_OF_MEMORY)?;
             self.addresses_left.set(Some(left));
@@ -356,9 +356,7 @@ impl DeviceMemory for Model {
             !self.mappings.borrow().values().any(|&(_, mapped, _)| mapped == handle),
             "still mapped"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         self.physical.borrow_mut().remove(&handle).expect("a handle of ours");
         Ok(())
     }
@@ -375,9 +373,7 @@ impl DeviceMemory for Model {
             Some(&size),
             "the whole of a handle of ours"
         );
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         let mut mappings = self.mappings.borrow_mut();
         let before = mappings.range(..address + size).next_back();
         assert!(
@@ -417,9 +413,7 @@ impl DeviceMemory for Model {
     }
 
     fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.change_fails_now() {
-            return Err(DriverError(700));
-        }
+        self.change()?;
         for (_, mapping) in self.mappings.borrow_mut().range_mut(address..address + size) {
             mapping.2 = true;
         }

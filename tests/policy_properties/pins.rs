@@ -56,7 +56,6 @@ impl Job {
         self.give_back(u64::MAX);
     }
 
-    /// Bytes that went back.
     fn give_back(&self, wanted: u64) -> u64 {
         let ticket = self.policy.borrow_mut().begin_wait();
         if let Some(ticket) = ticket {

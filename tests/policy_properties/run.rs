@@ -29,15 +29,11 @@ pub enum Step {
     FreeUsedOn(usize, u64),
     /// Frees a live block that any stream may have used, without a wait.
     FreeUsedAnywhere(usize),
-    /// The work that was submitted to this stream ends.
     StreamEnds(u64),
-    /// One of the waits ends.
     WaitEnds(usize),
-    /// The events that the policy wants are recorded.
     Record,
     /// Frees an address at which no live block begins.
     FreeUnknown(u64),
-    /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle,
     /// Other processes hold so many bytes of the device from now on.
@@ -51,7 +47,6 @@ pub struct Run {
     pub live: Vec<Live>,
     /// The waits that have begun, and what the model needs to end them.
     waits: Vec<(WaitTicket, u64)>,
-    /// Events that the policy wants.
     wanted: Vec<Work>,
 }
 
@@ -125,6 +120,10 @@ impl Run {
             Step::ReleaseIdle => self.release_idle(),
         }
         self.check();
+    }
+
+    pub fn take_all(&mut self, steps: impl IntoIterator<Item = Step>) {
+        steps.into_iter().for_each(|step| self.take(step));
     }
 
     fn free(&mut self, block: &Live, used_by: UsedBy) {
@@ -362,9 +361,7 @@ pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64,
     model.context_events.set(steps.len().is_multiple_of(2));
     model.fault_at.set(fault_at);
     let mut run = Run::new(kind, settings, model);
-    for step in steps {
-        run.take(step.clone());
-    }
+    run.take_all(steps.iter().cloned());
     let calls = run.model.calls.get();
     run.end();
     calls

@@ -18,11 +18,9 @@ enum Step {
     Allocate(usize, u64),
     /// Frees a block. Whether work may still use it.
     Free(usize, bool),
-    /// Waits for all work.
     Wait,
     /// Frees an address at which no live block of this pool begins.
     FreeUnknown(usize, u64),
-    /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle(usize),
 }
@@ -68,7 +66,6 @@ struct Run {
     model: Model,
     parent: Shared,
     subpools: Vec<(Shared, Borrowed)>,
-    /// Pool, first address and bytes of each live block.
     live: Vec<(usize, u64, u64)>,
 }
 
@@ -87,7 +84,6 @@ impl Run {
         }
     }
 
-    /// Runs `work` with a policy and the memory that it lives on.
     fn with<T>(&self, of: usize, work: impl FnOnce(&Shared, &dyn DeviceMemory) -> T) -> T {
         match self.subpools.get(of) {
             None => work(&self.parent, &self.model),

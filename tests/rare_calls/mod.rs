@@ -1,7 +1,7 @@
 //! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
 use serde_json::json;
-use support::{Job, MIB, STRATEGIES, Strategy, assert_agree, assert_fields, client, tests, totals};
+use support::{Job, MIB, STRATEGIES, Strategy, assert_all_agree, assert_fields, client, tests, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("rare_calls/rare_calls.c", "rare_calls", &["libcuda.so.1"]);
@@ -50,12 +50,10 @@ fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
 
 /// The job's ledger agrees with the simulated GPU at each of its checkpoints, of which there are so many.
 #[track_caller]
-fn assert_agrees_at(count: usize, job: Job, strategy: Strategy, context: &str) {
+fn assert_all_agrees_at(count: usize, job: Job, strategy: Strategy, context: &str) {
     let checkpoints = job.strategy(strategy).run().ok().json();
     assert_eq!(checkpoints.len(), count, "{context}");
-    for checkpoint in &checkpoints {
-        assert_agree(checkpoint, strategy, &format!("{strategy:?} {context}"));
-    }
+    assert_all_agree(&checkpoints, strategy, context);
 }
 
 /// The last `cuCtxDetach` destroys a context, and another one often gets its handle. A pool that is left would hand out memory
@@ -64,7 +62,7 @@ fn assert_agrees_at(count: usize, job: Job, strategy: Strategy, context: &str) {
 fn a_context_that_is_detached_takes_its_memory_with_it() {
     for strategy in STRATEGIES {
         let job = scene("detached").env("VRAMSHIM_MEMORY_LIMIT", "2GiB");
-        assert_agrees_at(3, job, strategy, "");
+        assert_all_agrees_at(3, job, strategy, "");
     }
 }
 
@@ -79,7 +77,7 @@ fn an_array_whose_memory_is_mapped_later_takes_none() {
             } else {
                 job.env("VRAMSHIM_MEMORY_LIMIT", limit)
             };
-            assert_agrees_at(2, job, strategy, &format!("limit {limit}"));
+            assert_all_agrees_at(2, job, strategy, &format!("limit {limit}"));
         }
     }
 }

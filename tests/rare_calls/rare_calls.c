@@ -15,8 +15,6 @@
 #include "delayed.h"
 #include <pthread.h>
 
-/* ---- handle */
-
 static void handle(void)
 {
     CUdeviceptr blocks[3], mapped;
@@ -39,8 +37,6 @@ static void handle(void)
     CHECK(cuMemRetainAllocationHandle(&physical, (void *)mapped));
     THAT(physical == own_one);
 }
-
-/* ---- dying */
 
 static CUcontext dying;
 
@@ -73,8 +69,6 @@ static void in_a_dying_context(void)
     checkpoint();
 }
 
-/* ---- detached */
-
 static void detached(void)
 {
     enum { TIMES = 20, BYTES = 512 * MIB };
@@ -101,8 +95,6 @@ static void detached(void)
     checkpoint();
 }
 
-/* ---- sparse */
-
 static void sparse(void)
 {
     static const unsigned flags[] = {CUDA_ARRAY3D_SPARSE, CUDA_ARRAY3D_DEFERRED_MAPPING};
@@ -116,13 +108,10 @@ static void sparse(void)
         checkpoint();
         CHECK(cuArrayDestroy(array));
         CHECK(cuMipmappedArrayDestroy(levels));
-        /* An array that takes memory is refused. */
         large.Flags = 0;
         EXPECT(cuArray3DCreate_v2(&array, &large), CUDA_ERROR_OUT_OF_MEMORY);
     }
 }
-
-/* ---- unseen */
 
 static void unseen(void)
 {
@@ -148,8 +137,6 @@ static void unseen(void)
     CHECK(cuMemFree_v2(block));
 }
 
-/* ---- too-much */
-
 static void too_much(void)
 {
     CUdeviceptr address;
@@ -158,11 +145,8 @@ static void too_much(void)
     uint64_t before = simgpu_calls("cuMemCreate");
     EXPECT(cuMemAlloc_v2(&address, 6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
     THAT(simgpu_calls("cuMemCreate") == before);
-    /* A request that fits is still served. */
     CHECK(cuMemAlloc_v2(&address, 3 * GIB));
 }
-
-/* ---- kept */
 
 static void kept(void)
 {
@@ -179,11 +163,8 @@ static void kept(void)
     CHECK(cuMemAlloc_v2(&address, 800 * MIB));
 }
 
-/* ---- pools */
-
 static uint64_t asked(void) { return simgpu_calls("cuMemPoolGetAttribute"); }
 
-/* What is reserved, by the library and by the pools themselves. */
 static void books_are_right(CUmemoryPool *pools, int count)
 {
     __typeof__(&vramshim_class_stats) stats = library_function(vramshim_class_stats);
@@ -235,8 +216,6 @@ static void driver_pools(void)
     books_are_right(pools, 0);
 }
 
-/* ---- refused */
-
 static void refused(void)
 {
     int (*met)(void) = (int (*)(void))optional_function("simgpu_faults_met");
@@ -247,8 +226,6 @@ static void refused(void)
     THAT(met && met() == 2);
     EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
-
-/* ---- ordered */
 
 /* A stream of another device copies from a block, which is free when the copy is done. */
 static void freed_by_another_device(void)
@@ -302,8 +279,6 @@ static void ordered(void)
     freed_by_another_device();
     THAT(simgpu_hazards() == 0);
 }
-
-/* ---- cancelled */
 
 static bool went_through;
 

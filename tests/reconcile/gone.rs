@@ -81,7 +81,6 @@ fn an_ended_job_is_reconciled_with_its_last_measurement() {
         assert!(device["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(look(&[path.to_str().unwrap(), "--bound", "19MiB"]).1, 1);
     }
-    // The folder names both journals.
     let (page, code) = look(&[folder.path().to_str().unwrap()]);
     assert_eq!((code, page["devices"].as_array().unwrap().len()), (0, 2));
     // Escape sequences in a journal do not reach the terminal.

@@ -9,12 +9,10 @@ use tempfile::TempDir;
 
 use support::{Fields, Job, MIB, Runs, client, program};
 
-/// The client on the simulated host with this state file.
 pub fn holder(state: &Path) -> Job {
     Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
 }
 
-/// A simulated host: a folder and the path of the state file in it.
 pub fn host() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
@@ -51,7 +49,6 @@ fn named(process: &Value) -> i64 {
     names.iter().map(|name| number(&process["differences"][name])).sum()
 }
 
-/// Checks that the ledger's reserved bytes, the named differences and the unknown bytes add up to the used bytes.
 fn adds_up(device: &Value) {
     let processes = device["processes"].list();
     for process in processes.iter().filter(|process| !process["nvml_used"].is_null()) {

@@ -19,8 +19,6 @@ CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *, CUstream), cuMemcpy3D_v2
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *, CUstream);
 CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
 
-/* ---- the functions */
-
 static CUDA_MEMCPY2D rows(CUdeviceptr to, CUdeviceptr from, int type)
 {
     return (CUDA_MEMCPY2D){.srcMemoryType = type, .srcDevice = from, .srcPitch = PITCH, .dstMemoryType = type, .dstDevice = to, .dstPitch = PITCH,
@@ -259,8 +257,6 @@ static void first_attributed(void) { first_by(attributed); }
 static void first_box_batch(void) { first_by(box_batch); }
 static void first_box_attributed(void) { first_by(box_attributed); }
 
-/* ---- graphs */
-
 static void captured(void)
 {
     CUdeviceptr blocks[4];
@@ -349,8 +345,6 @@ static void apart(void)
         holds("copy after refusals", to, (unsigned char)(20 + here), SIZE);
     }
 }
-
-/* ---- enable */
 
 static void enable(void)
 {

@@ -16,7 +16,6 @@ fn program(file: &str, scene: &str) -> Job {
     linked(file, &["libcuda.so.1"], scene)
 }
 
-/// Runs the job without the library, and then under each strategy.
 fn play(job: impl Fn() -> Job) {
     job().alone().run().ok();
     for strategy in ALL {

@@ -18,14 +18,6 @@ CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t count);
 CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t size);
 CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height);
 
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, size));
-    return address;
-}
-
-/* By both functions. */
 static uint64_t attribute(int which, CUdeviceptr address)
 {
     uint64_t one[2] = {0}, other[2] = {0};
@@ -43,8 +35,6 @@ static CUcontext on_device(int device)
     return other;
 }
 
-/* ---- ends, identities, access */
-
 /* behind_the_end_of_alloc and access_of_alloc in tests/assumptions, on an H200. */
 static void ends(void)
 {
@@ -52,7 +42,7 @@ static void ends(void)
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     begin();
     for (int i = 0; i < 5; i++) {
-        CUdeviceptr block = allocate(requested[i]), end = block + requested[i], base;
+        CUdeviceptr block = linear_memory(requested[i]), end = block + requested[i], base;
         unsigned long long flags = 9;
         uint64_t value;
         size_t bytes;
@@ -79,10 +69,10 @@ static void identities(void)
     begin();
     CHECK(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 10, 4));
     seen[count++] = attribute(BUFFER_ID, pitched);
-    CUdeviceptr kept = allocate(MIB);
+    CUdeviceptr kept = linear_memory(MIB);
     uint64_t id = seen[count++] = attribute(BUFFER_ID, kept);
     for (int round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < SIZES; i++) seen[count++] = attribute(BUFFER_ID, blocks[i] = allocate(sizes[i]));
+        for (int i = 0; i < SIZES; i++) seen[count++] = attribute(BUFFER_ID, blocks[i] = linear_memory(sizes[i]));
         for (int i = 0; i < SIZES; i++) CHECK(cuMemFree_v2(blocks[i]));
     }
     for (int i = 0; i < count; i++)
@@ -94,7 +84,7 @@ static void identities(void)
 static void access(void)
 {
     begin();
-    CUdeviceptr block = allocate(SIZE);
+    CUdeviceptr block = linear_memory(SIZE);
     THAT(attribute(ACCESS_FLAGS, block) == 3);
     on_device(1);
     THAT(attribute(ACCESS_FLAGS, block) == 0);
@@ -111,7 +101,7 @@ static void already(void)
 {
     __typeof__(&cuCtxEnablePeerAccess) unseen = of_the_driver("cuCtxEnablePeerAccess");
     begin();
-    CUdeviceptr block = allocate(SIZE);
+    CUdeviceptr block = linear_memory(SIZE);
     on_device(1);
     CHECK(unseen(context, 0));
     EXPECT(cuCtxEnablePeerAccess(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
@@ -122,7 +112,7 @@ static void already(void)
 static void afresh(void)
 {
     begin();
-    CUdeviceptr block = allocate(SIZE);
+    CUdeviceptr block = linear_memory(SIZE);
     for (int round = 0; round < 3; round++) {
         on_device(1);
         CHECK(cuCtxEnablePeerAccess(context, 0));
@@ -132,8 +122,6 @@ static void afresh(void)
         THAT(attribute(ACCESS_FLAGS, block) == 0);
     }
 }
-
-/* ---- sync */
 
 static CUresult set_sync(CUdeviceptr address, unsigned value) { return cuPointerSetAttribute(&value, SYNC_MEMOPS, address); }
 
@@ -177,14 +165,13 @@ static void sync(void)
 {
     begin();
     CUdeviceptr blocks[3];
-    for (int i = 0; i < 3; i++) blocks[i] = allocate(SIZE);
+    for (int i = 0; i < 3; i++) blocks[i] = linear_memory(SIZE);
     for (int i = 0; i < 3; i++) synchronises(blocks[i], false);
     fill(blocks[1]);
     THAT(pending(blocks[1]));
     CHECK(set_sync(blocks[1] + SIZE / 2, 1));
     THAT(!pending(blocks[1])); /* operations that began before are waited for */
     for (int i = 0; i < 3; i++) synchronises(blocks[i], i == 1);
-    /* From another context too. */
     CUcontext other;
     CHECK(cuCtxCreate_v2(&other, 0, 0));
     synchronises(blocks[1], true);
@@ -198,16 +185,14 @@ static void sync(void)
     EXPECT(set_sync(blocks[2], 1), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuPointerSetAttribute(NULL, SYNC_MEMOPS, blocks[1]), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuPointerSetAttribute(&(unsigned){1}, BUFFER_ID, blocks[1]), CUDA_ERROR_INVALID_VALUE);
-    for (int i = 0; i < 3; i++) synchronises(blocks[i] = allocate(SIZE), false);
+    for (int i = 0; i < 3; i++) synchronises(blocks[i] = linear_memory(SIZE), false);
     uint64_t two[2];
     CHECK(cuPointerGetAttribute(two, P2P_TOKENS, blocks[0] + 4096));
     synchronises(blocks[0], true);
     synchronises(blocks[2], false);
     CHECK(cuMemFree_v2(blocks[0]));
-    synchronises(allocate(SIZE), false);
+    synchronises(linear_memory(SIZE), false);
 }
-
-/* ---- exports */
 
 static CUresult export(int *fd, CUdeviceptr address, size_t size) { return cuMemGetHandleForAddressRange(fd, address, size, 1, 0); }
 
@@ -230,7 +215,7 @@ static void exports(void)
     int fds[2], none;
     CUdeviceptr others[OTHERS] = {0};
     begin();
-    CUdeviceptr blocks[] = {allocate(LARGE), allocate(SIZE)}; /* the first blocks begin at the boundary of a page */
+    CUdeviceptr blocks[] = {linear_memory(LARGE), linear_memory(SIZE)}; /* the first blocks begin at the boundary of a page */
     CHECK(export(&fds[0], blocks[0], LARGE));
     CHECK(export(&fds[1], blocks[1] + MIB, SIZE - MIB));
     EXPECT(export(&none, blocks[0] + 512, 4096), CUDA_ERROR_INVALID_VALUE);

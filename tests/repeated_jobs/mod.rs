@@ -17,7 +17,6 @@ const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
 const SETTLED: u64 = 4;
 
-/// How a trace is played.
 struct Played {
     name: String,
     /// One repetition.
@@ -82,7 +81,6 @@ fn number(page: &Value, path: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {path} in {page}"))
 }
 
-/// What is wrong with the run of a trace.
 fn faults(strategy: Strategy, played: &Played) -> Vec<String> {
     let repetitions = play(strategy, "SIMGPU_COUNTS", played);
     assert_eq!(repetitions.len() as u64, REPETITIONS, "{}", played.name);

@@ -9,8 +9,6 @@
 
 enum { BLOCK = 256 << 10 };
 
-/* ---- peer */
-
 static void peer(void)
 {
     CUcontext other;
@@ -38,8 +36,6 @@ static void peer(void)
     printf("%llu %llu %llu\n", (unsigned long long)simgpu_calls("cuEventCreate"),
            (unsigned long long)simgpu_calls("cuCtxRecordEvent"), (unsigned long long)simgpu_calls("cuEventSynchronize"));
 }
-
-/* ---- irregular and aligned */
 
 static size_t drawn(void)
 {

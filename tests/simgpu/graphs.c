@@ -83,8 +83,6 @@ static void launch(CUgraphExec exec)
     CHECK(cuStreamSynchronize(stream));
 }
 
-/* ---- children */
-
 static void children(void)
 {
     CUgraph graph = new_graph(), child = new_graph(), owned;
@@ -121,8 +119,6 @@ static void children(void)
     CHECK(cuGraphDestroy(captured));
     CHECK(cuGraphDestroy(graph));
 }
-
-/* ---- conditions */
 
 static CUgraph *conditional(CUgraph graph, int type, unsigned size, unsigned value, unsigned flags, CUresult wanted)
 {
@@ -178,8 +174,6 @@ static void conditions(void)
     CHECK(cuGraphDestroy(graph));
 }
 
-/* ---- parameters */
-
 static int called;
 static void call(void *by) { called += *(int *)by; }
 
@@ -231,7 +225,6 @@ static void parameters(void)
     THAT(byte(0) == 0 && byte(1) == 2 && byte(2) == 0 && byte(3) == 2 && called == 10);
     CHECK(cuGraphExecDestroy(exec));
     CHECK(cuGraphDestroy(graph));
-    /* Of captured nodes. */
     CUfunction function = kernel();
     CUDA_KERNEL_NODE_PARAMS told_kernel;
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -256,8 +249,6 @@ static void parameters(void)
     CHECK(cuGraphExecDestroy(exec));
     CHECK(cuGraphDestroy(graph));
 }
-
-/* ---- executable, update */
 
 static void executable(void)
 {
@@ -327,7 +318,6 @@ static void update(void)
     launch(exec); /* a refused update changes nothing */
     THAT(byte(2) == 3);
     CHECK(cuGraphExecDestroy(exec));
-    /* The same nodes with an edge. */
     fill(graph, 1, 1);
     exec = instance(graph);
     other = new_graph();
@@ -336,8 +326,6 @@ static void update(void)
     CHECK(cuGraphAddDependencies(other, &from, &node, 1));
     refuses(exec, other, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, node);
 }
-
-/* ---- events */
 
 static void events(void)
 {

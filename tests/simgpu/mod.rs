@@ -4,19 +4,21 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out,
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_all_agree, client, in_path, left_out,
     root, scratch, simulated, tests,
 };
 
-/// Runs a scene without the library and under each strategy.
-fn everywhere(source: &str, scene: &str, with: impl Fn(Job) -> Job) {
-    let name = format!("simgpu_{}", source.trim_end_matches(".c"));
-    let path = client(&format!("simgpu/{source}"), &name, &["libcuda.so.1"]);
-    let job = || with(Job::new(&path).sim("1GiB", 2)).args([scene]);
+fn alone_and_under_each(job: impl Fn() -> Job) {
     job().alone().run().ok();
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         job().strategy(strategy).run().ok();
     }
+}
+
+fn everywhere(source: &str, scene: &str, with: impl Fn(Job) -> Job) {
+    let name = format!("simgpu_{}", source.trim_end_matches(".c"));
+    let path = client(&format!("simgpu/{source}"), &name, &["libcuda.so.1"]);
+    alone_and_under_each(|| with(Job::new(&path).sim("1GiB", 2)).args([scene]));
 }
 
 fn graphs(scene: &str) {
@@ -65,11 +67,7 @@ fn the_runtime_too_says_so() {
     let path = client("simgpu/refusals.c", "simgpu_refusals", &["libcuda.so.1"]);
     for number in ["12", "13"] {
         let runtime = simulated(&format!("libcudart.so.{number}"));
-        let job = || Job::new(&path).sim("1GiB", 2).args(["runtime"]).args([&runtime]);
-        job().alone().run().ok();
-        for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-            job().strategy(strategy).run().ok();
-        }
+        alone_and_under_each(|| Job::new(&path).sim("1GiB", 2).args(["runtime"]).args([&runtime]));
     }
 }
 
@@ -121,9 +119,7 @@ fn a_destroyed_pool_keeps_its_memory_until_the_last_free() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let checkpoints = job().strategy(strategy).run().ok().json();
         assert_eq!(checkpoints.len(), 4);
-        for (index, checkpoint) in checkpoints.iter().enumerate() {
-            assert_agree(checkpoint, strategy, &format!("moment {index} under {strategy:?}"));
-        }
+        assert_all_agree(&checkpoints, strategy, "");
     }
 }
 
@@ -146,11 +142,7 @@ fn fresh_memory_has_the_bytes_that_a_setting_names() {
 #[test]
 fn memory_of_another_processes_pool_is_known_and_not_charged() {
     let path = client("simgpu/pools.c", "simgpu_pools", &["libcuda.so.1"]);
-    let job = || {
-        let job = Job::new(&path).sim("1GiB", 2).args(["processes"]);
-        let state = job.folder().join("gpu");
-        job.env("SIMGPU_STATE", state)
-    };
+    let job = || on_one_host(Job::new(&path).sim("1GiB", 2).args(["processes"]));
     job().alone().run().ok();
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let finished = job().strategy(strategy).run().ok();
@@ -171,14 +163,9 @@ fn utilised(job: Job) -> Job {
     job.env("SIMGPU_UTILISATION", "40")
 }
 
-/// Runs a scene of NVML, in a program that is not linked to the driver.
 fn nvml(scene: &str, with: impl Fn(Job) -> Job) {
     let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
-    let job = || with(Job::new(&path).sim("1GiB", 2).args([scene]));
-    job().alone().run().ok();
-    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-        job().strategy(strategy).run().ok();
-    }
+    alone_and_under_each(|| with(Job::new(&path).sim("1GiB", 2).args([scene])));
 }
 
 tests! {
@@ -219,11 +206,7 @@ fn nvml_tells_process_ids_of_the_host() {
 fn little_address_space_is_enough() {
     let path = client("simgpu/objects.c", "simgpu_objects", &["libcuda.so.1"]);
     let script = "ulimit -v 6000000 && exec \"$0\" textures";
-    let job = || Job::new("bash").sim("1GiB", 2).args(["-c", script]).args([&path]);
-    job().alone().run().ok();
-    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-        job().strategy(strategy).run().ok();
-    }
+    alone_and_under_each(|| Job::new("bash").sim("1GiB", 2).args(["-c", script]).args([&path]));
 }
 
 #[test]

@@ -47,7 +47,6 @@ static void access_scene(void)
     CUdeviceptr there, here = from(pool, MIB);
     CUcontext other;
     CUmemAccessDesc grant = {second, RW};
-    unsigned char byte = 0;
     THAT(access_of(pool, first) == RW && access_of(pool, second) == 0 && access_of(pool, host) == 0);
     CHECK(cuMemPoolSetAccess(pool, &grant, 1));
     THAT(access_of(pool, second) == RW);
@@ -56,8 +55,7 @@ static void access_scene(void)
     CHECK(cuCtxSetCurrent(other));
     there = from(of_second, MIB);
     CHECK(cuMemcpyDtoD_v2(there, here, MIB));
-    CHECK(cuMemcpyDtoH_v2(&byte, there, 1));
-    THAT(byte == 7);
+    THAT(byte_at(there) == 7);
     grant.location.id = 2;
     EXPECT(cuMemPoolSetAccess(pool, &grant, 1), CUDA_ERROR_INVALID_DEVICE);
     grant = (CUmemAccessDesc){second, 0};
@@ -94,8 +92,6 @@ static void host_scene(void)
     from(limited, MIB);
     EXPECT(cuDeviceSetMemPool(0, pool), CUDA_ERROR_INVALID_VALUE); /* of another location */
 }
-
-/* ---- processes */
 
 struct message { size_t size; unsigned char data[64]; };
 
@@ -142,18 +138,9 @@ static void owns(int socket)
     send_descriptor(socket, fd);
     THAT(write(socket, &message, sizeof message) == sizeof message);
     wait_for(socket);
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, address + message.size - 1, 1));
-    THAT(byte == 9); /* what the other process wrote */
+    THAT(byte_at(address + message.size - 1) == 9); /* what the other process wrote */
     CHECK(cuMemFreeAsync(address, NULL));
     CHECK(cuCtxSynchronize());
-}
-
-static size_t free_memory(void)
-{
-    size_t bytes, total;
-    CHECK(cuMemGetInfo_v2(&bytes, &total));
-    return bytes;
 }
 
 static void imports(int socket)
@@ -165,15 +152,13 @@ static void imports(int socket)
     size_t before = free_memory();
     CUmemoryPool pool;
     CUdeviceptr address, own;
-    unsigned char byte;
     CHECK(cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)fd, BY_DESCRIPTOR, 0));
     THAT(access_of(pool, first) == RW && access_of(pool, second) == 0);
     EXPECT(cuMemAllocFromPoolAsync(&own, MIB, pool, NULL), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuDeviceSetMemPool(0, pool), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemPoolImportPointer(&address, pool, message.data));
     *count_of(0, IMPORTED) += (long long)message.size;
-    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-    THAT(byte == 1);
+    THAT(byte_at(address) == 1);
     CHECK(cuMemsetD8_v2(address + message.size - 1, 9, 1));
     THAT(free_memory() == before);
     checkpoint();
@@ -224,9 +209,7 @@ static void destroyed(void)
     CHECK(cuCtxSynchronize());
     *count_of(0, ASYNC) -= 100 * MIB;
     checkpoint();
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, addresses[1] + 100 * MIB - 1, 1));
-    THAT(byte == 5);
+    THAT(byte_at(addresses[1] + 100 * MIB - 1) == 5);
     /* Another pool may get the handle; what is freed is not its memory. */
     CUmemoryPool next = new_pool(first, 0, 0);
     CUdeviceptr of_next = from(next, 10 * MIB);

@@ -29,13 +29,6 @@ static const CUmemLocation first = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, third = {CU
 static const CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0};
 static const CUmemAllocationProp on_first = {.type = PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
-static size_t free_memory(void)
-{
-    size_t bytes, total;
-    CHECK(cuMemGetInfo_v2(&bytes, &total));
-    return bytes;
-}
-
 #define TOO_LARGE(call) EXPECT(call, CUDA_ERROR_OUT_OF_MEMORY)
 
 static void pitched(void)
@@ -114,7 +107,6 @@ static void runtime(void)
     EXPECT(levels(&array, &channels, (Extent){HUGE, HUGE, 0}, 4, 0), MEMORY_ALLOCATION);
 }
 
-/* What each of the functions answers for this range. */
 static void each(CUdeviceptr address, size_t size, int wanted)
 {
     int value, attributes[] = {1, 2}, values[2];
@@ -192,13 +184,6 @@ static void wait_for(int socket)
 }
 static void tell(int socket) { THAT(write(socket, "", 1) == 1); }
 
-static int first_byte(CUdeviceptr address)
-{
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-    return byte;
-}
-
 static void owns(int socket)
 {
     CUdeviceptr blocks[BLOCKS], between[BLOCKS];
@@ -214,14 +199,14 @@ static void owns(int socket)
     THAT(write(socket, handles, sizeof handles) == sizeof handles);
     wait_for(socket);
     for (int i = 0; i < BLOCKS; i++) {
-        THAT(first_byte(blocks[i]) == 0x10 + i && first_byte(blocks[i] + bytes_of[i] - 1) == 0x50 + i);
-        THAT(first_byte(between[i]) == 0x20 + i && first_byte(between[i] + 299) == 0x20 + i);
+        THAT(byte_at(blocks[i]) == 0x10 + i && byte_at(blocks[i] + bytes_of[i] - 1) == 0x50 + i);
+        THAT(byte_at(between[i]) == 0x20 + i && byte_at(between[i] + 299) == 0x20 + i);
         CHECK(cuMemsetD8_v2(blocks[i], (unsigned char)(0x30 + i), 1));
     }
     tell(socket);
     wait_for(socket); /* all are closed */
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
-    for (int i = 0; i < BLOCKS; i++) THAT(first_byte(between[i]) == 0x20 + i);
+    for (int i = 0; i < BLOCKS; i++) THAT(byte_at(between[i]) == 0x20 + i);
     for (int i = BLOCKS - 1; i >= 0; i--) {
         CHECK(cuMemAlloc_v2(&blocks[i], bytes_of[i]));
         CHECK(cuMemsetD8_v2(blocks[i], (unsigned char)(0x60 + i), bytes_of[i]));
@@ -244,19 +229,19 @@ static void imports(int socket)
     begin();
     open_all(socket, blocks);
     for (int i = 0; i < BLOCKS; i++) {
-        THAT(first_byte(blocks[i]) == 0x10 + i && first_byte(blocks[i] + bytes_of[i] - 1) == 0x10 + i);
+        THAT(byte_at(blocks[i]) == 0x10 + i && byte_at(blocks[i] + bytes_of[i] - 1) == 0x10 + i);
         CHECK(cuMemsetD8_v2(blocks[i] + bytes_of[i] - 1, (unsigned char)(0x50 + i), 1));
     }
     tell(socket);
     wait_for(socket);
     for (int i = 0; i < BLOCKS; i++) {
-        THAT(first_byte(blocks[i]) == 0x30 + i);
+        THAT(byte_at(blocks[i]) == 0x30 + i);
         CHECK(cuIpcCloseMemHandle(blocks[i]));
     }
     tell(socket);
     open_all(socket, blocks);
     for (int i = 0; i < BLOCKS; i++) {
-        THAT(first_byte(blocks[i]) == 0x60 + i && first_byte(blocks[i] + bytes_of[i] - 1) == 0x60 + i);
+        THAT(byte_at(blocks[i]) == 0x60 + i && byte_at(blocks[i] + bytes_of[i] - 1) == 0x60 + i);
         CHECK(cuIpcCloseMemHandle(blocks[i]));
     }
     tell(socket);
@@ -317,7 +302,7 @@ static void gone(void)
         NOTHING_THERE(cuMemcpy2D_v2(&rows));
     }
     CHECK(cuMemsetD8_v2(live, 7, MIB));
-    THAT(first_byte(live + MIB - 1) == 7);
+    THAT(byte_at(live + MIB - 1) == 7);
     CHECK(cuMemFree_v2(live));
     NOTHING_THERE(cuMemFree_v2(blocks[2]));
 }

@@ -54,12 +54,9 @@ static void many(void)
             CHECK(cuMemsetD8_v2(at[i * STEP], (unsigned char)i, GRANULE));
         }
         for (int i = 0; i < MAPPED; i++) {
-            unsigned char byte;
-            CHECK(cuMemcpyDtoH_v2(&byte, at[i * STEP] + GRANULE - 1, 1));
-            THAT(byte == (unsigned char)i);
+            THAT(byte_at(at[i * STEP] + GRANULE - 1) == (unsigned char)i);
             unmap(at[i * STEP], GRANULE, handles[i]);
         }
-        /* First every third one, then the rest backwards. */
         for (int i = 0; i < RESERVATIONS; i += 3) CHECK(cuMemAddressFree(at[i], GRANULE));
         for (int i = RESERVATIONS - 1; i > 0; i--)
             if (i % 3) CHECK(cuMemAddressFree(at[i], GRANULE));
@@ -96,9 +93,7 @@ static void joined(void)
     THAT(whole == least);
     handle = new_handle(GRANULE);
     map(whole, GRANULE, handle);
-    unsigned char byte = 1;
-    CHECK(cuMemcpyDtoH_v2(&byte, whole, 1));
-    THAT(byte == 0);
+    THAT(byte_at(whole) == 0);
     unmap(whole, GRANULE, handle);
     CHECK(cuMemAddressFree(whole, GRANULE));
 }
@@ -143,14 +138,10 @@ static void fresh(void)
         /* A handle that is mapped again keeps its bytes. */
         CHECK(cuMemUnmap(address, GRANULE));
         map(address, GRANULE, handle);
-        unsigned char byte;
-        CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-        THAT(byte == 1);
+        THAT(byte_at(address) == 1);
         unmap(address, GRANULE, handle);
     }
 }
-
-/* ---- pieces */
 
 static CUresult linear(size_t size)
 {

@@ -8,7 +8,6 @@ use support::{Job, assert_says, left_out, program, simulated, small_disk};
 
 use super::{native, only};
 
-/// Kind and text of each mark.
 fn marks(records: &[Record], stacks: &Stacks) -> Vec<(MarkKind, String)> {
     let text = |text| stacks.text(text).unwrap_or("?").to_owned();
     let mark = |record: &Record| match record.event {

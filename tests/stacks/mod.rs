@@ -78,14 +78,12 @@ fn only(finished: &Finished) -> (Vec<Record>, Stacks) {
     read(&journals[0])
 }
 
-/// What a scene in Python left.
 fn played(python: &Path, name: &str, kinds: &str) -> (Finished, Vec<Record>, Stacks) {
     let finished = scene(python, name, kinds).run().ok();
     let (records, stacks) = only(&finished);
     (finished, records, stacks)
 }
 
-/// The stacks of successful requests, by size.
 fn by_size(records: &[Record]) -> BTreeMap<u64, Vec<Result<u32, NoStack>>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for record in records {
@@ -99,7 +97,6 @@ fn by_size(records: &[Record]) -> BTreeMap<u64, Vec<Result<u32, NoStack>>> {
     found
 }
 
-/// File, line and function of each frame.
 fn shown(stack: &Stack) -> Vec<(String, u64, String)> {
     let shown = |frame: &journal::format::Frame| (frame.file.to_string(), frame.line, frame.function.to_string());
     stack.frames.iter().map(shown).collect()

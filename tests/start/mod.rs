@@ -18,7 +18,6 @@ fn scene(name: &str) -> Job {
     Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
 }
 
-/// The start lines on stderr.
 fn start_lines(finished: &Finished) -> Vec<String> {
     let said = finished.said().into_iter();
     let of_start = said.filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"));
@@ -28,7 +27,6 @@ fn start_lines(finished: &Finished) -> Vec<String> {
 const NAIVE_LINE: &str = "Using Naive Best Fit allocation strategy";
 const GROWTH_LINE: &str = "Using Auto Growth allocation strategy";
 
-/// The jobs in the order of their start.
 fn in_order(finished: &Finished) -> Vec<Value> {
     let mut jobs = finished.inspect_all();
     jobs.sort_by_key(|job| job["start_time_ns"].as_u64());
@@ -129,7 +127,6 @@ fn a_process_that_uses_cuda_says_its_strategy_once_and_which_value_is_bad() {
     );
 }
 
-/// A small job in Python that calls libcuda.
 const PYTHON_JOB: &str = "
 import ctypes, os, sys
 cuda = ctypes.CDLL('libcuda.so.1')
@@ -155,7 +152,6 @@ fn python_may_choose_the_strategy_before_its_first_cuda_call() {
     assert_eq!(job["devices"][0]["reserved"]["current"], 64 << 20);
 }
 
-/// `vramshim run` over the simulated GPU.
 fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(support::program());
     command

@@ -67,7 +67,6 @@ int main(int count, char **arguments)
         pthread_create(&thread, NULL, ends_last, NULL);
         pthread_exit(NULL);
     } else if (!strcmp(scene, "clone")) {
-        /* Starts the library, and not the driver. */
         size_t free, total;
         printf("%d\n", cuMemGetInfo_v2(&free, &total));
         fflush(stdout);

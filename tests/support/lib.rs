@@ -25,13 +25,12 @@ use tempfile::TempDir;
 pub use disk::{mounted, small_disk};
 pub use printed::{Fields, Printed, Runs, assert_fields, assert_says, vramshim, vramshim_with};
 pub use totals::{
-    Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
-    totals,
+    Totals, assert_agree, assert_all_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole,
+    checkpoints, live, reserved, totals,
 };
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: i32 = 2;
 
 /// Tests of one expression each: `name => expression;`.
@@ -46,7 +45,6 @@ macro_rules! tests {
     )+};
 }
 
-/// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
@@ -80,7 +78,6 @@ pub fn program() -> PathBuf {
     existing(folder_of_artifacts().join("vramshim"))
 }
 
-/// A library of the simulated GPU.
 pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
 }
@@ -202,7 +199,6 @@ pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
 /// The options of `vramshim inspect` that look at a journal most closely.
 pub const CLOSE_LOOK: [&str; 4] = ["--top", "stack", "--leaks", "--growth"];
 
-/// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
@@ -273,7 +269,6 @@ impl Job {
         self
     }
 
-    /// Runs the command without the library.
     pub fn alone(mut self) -> Job {
         self.preloads.retain(|path| *path != library());
         self
@@ -389,13 +384,11 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Panics unless the job exited with 0.
     pub fn ok(self) -> Finished {
         assert!(self.status.success(), "{}: {}\n{}", self.name, self.status, self.stderr);
         self
     }
 
-    /// The lines of JSON on stdout.
     pub fn json(&self) -> Vec<Value> {
         self.stdout
             .lines()
@@ -458,7 +451,6 @@ pub fn glog(line: &str) -> Option<(char, String)> {
     is_whole.then(|| (severity, words.to_owned()))
 }
 
-/// Prints that a check was left out, and why.
 pub fn left_out(what: &str) {
     println!("left out: {what}");
 }

@@ -19,7 +19,6 @@ pub struct Made {
     journal: PastJournal,
     stacks: String,
     time_ns: u64,
-    /// Allocations so far.
     count: u64,
 }
 
@@ -65,7 +64,6 @@ impl Made {
         })
     }
 
-    /// A line of the file of stacks.
     pub fn stack_line(&mut self, fields: &[&str]) {
         self.stacks += &fields.join("\t");
         self.stacks.push('\n');
@@ -122,12 +120,10 @@ impl Made {
         )
     }
 
-    /// Any event.
     pub fn happened(&mut self, device: i16, api: Api, event: Event) -> io::Result<()> {
         self.push(device, api, event, 0)
     }
 
-    /// Any event that has a stack.
     pub fn happened_at(&mut self, device: i16, api: Api, event: Event, stack: u32) -> io::Result<()> {
         self.push(device, api, event, stack)
     }
@@ -136,7 +132,6 @@ impl Made {
         self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
     }
 
-    /// Nanoseconds since the journal began.
     pub fn now_ns(&self) -> u64 {
         self.time_ns
     }

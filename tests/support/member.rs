@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Job, client};
+use super::{Job, MIB, client};
 
 pub struct Member {
     pub child: Child,
@@ -51,7 +51,6 @@ impl Host {
         files.map(|file| file.path()).filter(is_account).collect()
     }
 
-    /// The path of the only account in the folder.
     pub fn account_file(&self) -> std::path::PathBuf {
         let mut files = self.account_files();
         assert_eq!(files.len(), 1, "{files:?}");
@@ -100,7 +99,6 @@ impl Member {
         self.folder.path().join("journals")
     }
 
-    /// Waits for a line that ends with `done`.
     pub fn wait(&mut self) {
         while !self.answer().ends_with("done") {}
     }
@@ -120,6 +118,11 @@ impl Member {
     pub fn allocate(&mut self, bytes: u64) -> i32 {
         let answer = self.ask(&format!("a {bytes}"));
         answer.split(' ').next().unwrap().parse().expect("a result")
+    }
+
+    /// As `allocate`, for sizes in MiB.
+    pub fn allocate_mib<const N: usize>(&mut self, sizes: [u64; N]) -> [i32; N] {
+        sizes.map(|size| self.allocate(size * MIB))
     }
 
     pub fn information(&mut self) -> Value {

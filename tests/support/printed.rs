@@ -13,9 +13,7 @@ use crate::program;
 pub struct Printed {
     pub code: Option<i32>,
     pub text: String,
-    /// On standard error.
     pub said: String,
-    /// The signal that ended it.
     pub signal: Option<i32>,
 }
 
@@ -31,7 +29,6 @@ impl From<Output> for Printed {
 }
 
 impl Printed {
-    /// Panics unless the program exited with 0.
     #[track_caller]
     pub fn ok(self) -> Printed {
         assert_eq!(self.code, Some(0), "{}", self.said);
@@ -44,7 +41,6 @@ impl Printed {
     }
 }
 
-/// Runs the program with these arguments.
 pub fn vramshim(arguments: &[&str]) -> Printed {
     vramshim_with(arguments, [""; 0])
 }
@@ -55,7 +51,6 @@ pub fn vramshim_with<P: AsRef<OsStr>>(arguments: &[&str], paths: impl IntoIterat
 }
 
 pub trait Runs {
-    /// Runs the command to its end.
     fn printed(&mut self) -> Printed;
 }
 

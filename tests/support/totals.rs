@@ -112,15 +112,32 @@ pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
     set
 }
 
+/// The checkpoints among the lines that a client printed.
+pub fn checkpoints(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter(|line| line.get("own").is_some()).collect()
+}
+
+/// Checks each of these checkpoints by `assert_agree`.
+pub fn assert_all_agree<'a>(checkpoints: impl IntoIterator<Item = &'a Value>, strategy: Strategy, context: &str) {
+    for (number, checkpoint) in checkpoints.into_iter().enumerate() {
+        assert_agree(
+            checkpoint,
+            strategy,
+            &format!("{context} {strategy:?}, checkpoint {number}"),
+        );
+    }
+}
+
 /// Checks the lines that a client printed, and the journal of the job: every checkpoint, the end of the journal, and the
 /// list of allocations that the client did not free.
 pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
-    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+    let checkpoints = checkpoints(lines);
     assert!(!checkpoints.is_empty(), "{context}: checkpoints");
-    for (number, checkpoint) in checkpoints.iter().enumerate() {
-        assert!(checkpoint["account"].is_object(), "{context}: no account");
-        assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
-    }
+    assert!(
+        checkpoints.iter().all(|one| one["account"].is_object()),
+        "{context}: no account"
+    );
+    assert_all_agree(checkpoints.iter().copied(), strategy, context);
     assert_journal_agrees(job, checkpoints.last().unwrap(), context);
     assert_ended_well(lines, job, strategy, context);
 }

@@ -30,7 +30,6 @@ pub struct Event {
     pub size: u64,
 }
 
-/// The random generator splitmix64.
 pub struct Random(u64);
 
 impl Random {
@@ -63,7 +62,6 @@ impl Random {
     }
 }
 
-/// A live allocation.
 #[derive(Clone, Copy)]
 pub struct Live {
     id: u64,
@@ -454,7 +452,6 @@ pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
     file.flush()
 }
 
-/// Writes a sequence as `write_csv` does.
 pub fn write_events(file: &mut impl Write, events: &[Event]) -> io::Result<()> {
     writeln!(file, "Thread,Time,Action,Pointer,Size,Stream")?;
     for (micros, Event { action, id, size }) in events.iter().enumerate() {

@@ -21,25 +21,20 @@ use crate::random::Random;
 const GIB: u64 = 1 << 30;
 const SEGMENT: u64 = 512 * MIB;
 const LAYERS: u64 = 48;
-/// Between two calls of a thread.
 const PACE_NS: u64 = 20_000;
 
-/// What a job does.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub events: u64,
     pub seed: u64,
     /// `passthrough`: each request is the driver's. Another strategy: requests are served from segments of 512 MiB.
     pub strategy: String,
-    /// Rank, and the number of ranks.
     pub rank: (u32, u32),
-    /// Bytes that each step keeps for ever.
     pub leak: u64,
     /// The last event is a request that fails for lack of memory.
     pub out_of_memory: bool,
     /// So many nanoseconds pass between the last event and the end.
     pub lingers_ns: u64,
-    /// All activations are this many times as large.
     pub scale: u64,
     /// The steps have marks, and the journal has a file of stacks.
     pub annotated: bool,
@@ -101,7 +96,6 @@ const STACKS: [(u32, &str, u32, &str); 13] = [
 /// The text of the steps' marks has this number.
 const STEP: u64 = 1;
 
-/// Writes the file of stacks of a journal.
 fn write_stacks(journal: &Path, pid: u32) -> io::Result<()> {
     let mut text = format!("vramshim-stacks\t1\t{pid}\nN\t{STEP}\tstep\nP\t1000\ttrain.py\t88\tmain\n");
     for (number, file, line, function) in STACKS {
@@ -116,7 +110,6 @@ struct Training<'a> {
     truth: Truth,
     time_ns: u64,
     random: Random,
-    /// Free addresses of each size.
     free: HashMap<u64, Vec<u64>>,
     segment: (u64, u64),
     sizes: BTreeMap<u64, u64>,

@@ -2,7 +2,7 @@
 //! and when.
 
 use support::{
-    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Fields, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client,
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Fields, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_all_agree, client,
 };
 
 const POLICIES: [support::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
@@ -23,9 +23,7 @@ fn the_first_tensor_outlives_the_call_that_made_it() {
     for (strategy, finished) in in_all("first") {
         let checkpoints = finished.json();
         assert_eq!(checkpoints.len(), 3);
-        for (number, checkpoint) in checkpoints.iter().enumerate() {
-            assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
-        }
+        assert_all_agree(&checkpoints, strategy, "");
     }
 }
 

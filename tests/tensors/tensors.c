@@ -34,8 +34,6 @@ static void give_back(CUdeviceptr address, size_t size, CUstream stream)
 
 static void record(CUdeviceptr address, CUstream stream) { torch_record_stream((void *)address, stream); }
 
-/* ---- first */
-
 static void first(void)
 {
     CUdeviceptr tensor, other;
@@ -54,8 +52,6 @@ static void first(void)
     CHECK(cuMemsetD8_v2(tensor, 1, MIB));
     checkpoint();
 }
-
-/* ---- elsewhere */
 
 /* Allocates a block for stream `own`, uses it on stream `user`, and frees it for `own`. The next block for `own` must
  * not have this work pending. */
@@ -103,8 +99,6 @@ static void elsewhere(void)
     THAT(simgpu_hazards() == 0);
 }
 
-/* ---- crossing */
-
 static void crossing(void)
 {
     enum { BLOCKS = 3, SIZE = 40 * MIB, ROUNDS = 10 };
@@ -132,8 +126,6 @@ static void crossing(void)
     THAT(simgpu_hazards() == 0);
 }
 
-/* ---- namesake */
-
 static void namesake(void)
 {
     int met = 0;
@@ -154,8 +146,6 @@ static void namesake(void)
     }
     THAT(met);
 }
-
-/* ---- captured */
 
 static bool meet(CUdeviceptr one, CUdeviceptr other) { return one < other + MIB && other < one + MIB; }
 
@@ -208,8 +198,6 @@ static void captured(void)
     }
 }
 
-/* ---- mutual */
-
 static volatile bool is_set;
 static void waits(void *unused)
 {
@@ -238,8 +226,6 @@ static void mutual(void)
     CHECK(cuLaunchHostFunc(second, sets, NULL));
     CHECK(cuCtxSynchronize());
 }
-
-/* ---- pools */
 
 static void (*begin_pool)(int, uint64_t, uint64_t, void *);
 static void (*end_pool)(int, uint64_t, uint64_t), (*release_pool)(int, uint64_t, uint64_t);
@@ -302,8 +288,6 @@ static void pools(void)
     THAT(simgpu_hazards() == 0);
 }
 
-/* ---- refused */
-
 static void refused(void)
 {
     begin();
@@ -311,8 +295,6 @@ static void refused(void)
     if (libc10) THAT(dlopen(libc10, RTLD_NOW | RTLD_LOCAL));
     printf("returned %p\n", torch_alloc((ptrdiff_t)1 << 50, 0, NULL));
 }
-
-/* ---- steps */
 
 static void steps(void)
 {

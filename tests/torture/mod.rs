@@ -66,7 +66,6 @@ fn check(finished: Finished, strategy: Strategy, context: &str) -> u64 {
     end["faults"].as_u64().unwrap()
 }
 
-/// One program. The seed decides the number of threads and what happens to the process.
 fn play(seed: u64, steps: u32) {
     let strategy = STRATEGIES[seed as usize % STRATEGIES.len()];
     let threads = [1, 2, 3, 8, 64][seed as usize / 4 % 5];

@@ -16,7 +16,6 @@ use tempfile::TempDir;
 const DEVICES: usize = 2;
 const TOTAL: u64 = 8192 * MIB;
 
-/// The processes of a run.
 #[derive(Clone, Copy)]
 pub struct Crowd {
     /// How many there are at a time.
@@ -39,7 +38,6 @@ struct Process {
     _folder: TempDir,
 }
 
-/// What all processes of a run share.
 struct Run {
     host: Host,
     crowd: Crowd,

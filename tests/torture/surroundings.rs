@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::processes::{wait_for, wait_for_end};
 use serde_json::Value;
-use support::{Fields, Job, STRATEGIES, Strategy, assert_agree, assert_ended_well, assert_journal_agrees};
+use support::{
+    Fields, Job, STRATEGIES, Strategy, assert_agree, assert_all_agree, assert_ended_well, assert_journal_agrees,
+};
 use support::{inspect, journals_in, left_out, small_disk};
 
-/// What is left of a program.
 struct Left<'a> {
     lines: Vec<Value>,
     /// What the library said: the letter of the severity and the message.
@@ -17,7 +18,6 @@ struct Left<'a> {
     play: &'a Play,
 }
 
-/// One program.
 struct Play {
     strategy: Strategy,
     arguments: Vec<String>,
@@ -93,9 +93,7 @@ impl Left<'_> {
         let (context, strategy) = (&self.play.context, self.play.strategy);
         super::check_quotas(&self.lines, context);
         let checkpoints = || self.lines.iter().filter(|line| line.get("own").is_some());
-        for (number, checkpoint) in checkpoints().enumerate() {
-            assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
-        }
+        assert_all_agree(checkpoints(), strategy, context);
         let pid = &self.end()["pid"];
         wait_for_end(pid.number(), context);
         let journals = journals_of(disk, pid);

@@ -47,7 +47,6 @@ static atomic_int stop;
  * closed may already stand for a file of the library, and what is meant for the first would be written into the second. */
 static pthread_mutex_t own_files = PTHREAD_MUTEX_INITIALIZER;
 
-/* Closes all descriptors but those of the driver, without which no driver works. */
 static void close_descriptors(void)
 {
     int (*descriptor)(void) = (int (*)(void))optional_function("simgpu_descriptor");
@@ -63,7 +62,6 @@ static void close_descriptors_of_all(void)
     pthread_mutex_unlock(&own_files);
 }
 
-/* Makes the driver open its descriptors. */
 static void open_the_driver(void)
 {
     CUdeviceptr range;
@@ -127,8 +125,6 @@ static void disturb(struct worker *w)
     case 3: THAT(chdir(draw(&w->seed, 2) ? "/" : "/tmp") == 0); break;
     }
 }
-
-/* ---- what happens to its surroundings */
 
 static void fill_the_disk(bool full)
 {
@@ -219,8 +215,6 @@ static void change_peers(struct worker *w)
     else (void)cu(cuCtxDisablePeerAccess)(contexts[!device]);
 }
 
-/* ---- IPC */
-
 /* Writes a handle of a block that stays as long as its context. */
 static void export_one(struct worker *w, struct item *i)
 {
@@ -261,8 +255,6 @@ static void import_one(struct worker *w)
     if (cu(cuIpcOpenMemHandle_v2)(&address, handle, 1) == CUDA_SUCCESS) INSIST(cu(cuIpcCloseMemHandle)(address));
 }
 
-/* ---- the program */
-
 static void step(struct worker *w)
 {
     struct item *i = &w->items[draw(&w->seed, ITEMS)];
@@ -300,7 +292,6 @@ static void end_context(struct worker *workers, int threads, bool reset)
     retain_and_make_pool(1);
 }
 
-/* The calling process goes on, or ends. */
 static void become_a_daemon(bool both)
 {
     pid_t child = fork();

@@ -44,7 +44,6 @@ fn every_form_lists_every_variable() {
     }
 }
 
-/// The folder with the man pages.
 fn man_pages() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     printed(&["man", folder.path().to_str().unwrap()]);
@@ -66,9 +65,7 @@ fn groups() -> [Vec<String>; 2] {
     })
 }
 
-/// The most options of all subcommands together.
 const MOST_OPTIONS: usize = 105;
-/// The most lines of a help text.
 const MOST_LINES: usize = 56;
 
 #[test]

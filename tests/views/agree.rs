@@ -13,7 +13,6 @@ const BEGAN_US: u64 = 1_790_000_000_000_000;
 const SEGMENT: u64 = 32 * MIB;
 const PLACES: u64 = 4;
 
-/// What the job holds of device 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     allocated: u64,
@@ -109,14 +108,12 @@ fn told(program: &str, path: &Path, arguments: &[&str]) -> Value {
     vramshim_with(&[&[program], arguments].concat(), [path]).json()
 }
 
-/// What of a random job is not known.
 #[derive(Clone, Copy, Debug)]
 enum Unknown {
     /// The tensors: what is used of PyTorch's cache.
     Tensors,
     /// Some of the tensors were lost.
     SomeTensors,
-    /// The journal was cut.
     Events,
 }
 

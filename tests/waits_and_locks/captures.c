@@ -27,8 +27,6 @@ static CUgraphExec end(CUstream stream)
     return exec;
 }
 
-/* ---- often */
-
 static atomic_int turns;
 static atomic_bool stop;
 
@@ -73,8 +71,6 @@ static void often(void)
     for (int i = 0; i < THREADS; i++) join(threads[i]);
     THAT(simgpu_hazards() == 0);
 }
-
-/* ---- filled */
 
 static struct capture { CUcontext context; struct flag begun, ends; } elsewhere;
 
@@ -209,8 +205,6 @@ static void cig(void)
     DO(cuCtxDestroy_v2(context));
     DO(cuCtxSetCurrent(context = primary));
 }
-
-/* ---- missed */
 
 static void missed(void)
 {

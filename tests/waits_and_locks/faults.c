@@ -89,7 +89,6 @@ static void first(void)
     begin_again();
 }
 
-/* Each context takes most of the device. */
 static void beside(void)
 {
     fault();

@@ -25,8 +25,6 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, void *green);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
 CUresult cuGreenCtxStreamCreate(CUstream *stream, void *green, unsigned flags, int priority);
 
-/* ---- streams, green */
-
 struct work {
     CUstream stream;
     CUcontext allocates, frees;
@@ -131,8 +129,6 @@ static void green(void)
     behind("green, allocated in another", (struct work){another.stream, one.context, .frees = context});
 }
 
-/* ---- asked */
-
 struct asked { CUdeviceptr block; struct flag freed; };
 
 static void *frees(void *data)
@@ -185,8 +181,6 @@ static void asked(void)
     }
 }
 
-/* ---- peers */
-
 static void peers(void)
 {
     enum { BLOCKS = 4 };
@@ -217,8 +211,6 @@ static void peers(void)
     }
     THAT(simgpu_hazards() == 0);
 }
-
-/* ---- one-pool, defaults, destroyed, last */
 
 static void one_pool(void)
 {

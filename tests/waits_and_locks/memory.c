@@ -25,8 +25,6 @@ static void check(CUdeviceptr block, size_t size, unsigned char value)
     holds(block + size - MIB, value, MIB);
 }
 
-/* ---- exhausted, helped */
-
 static void *helps(void *flag)
 {
     DO(cuCtxSetCurrent(context));
@@ -74,8 +72,6 @@ static void used_up(bool helped)
 
 static void exhausted(void) { used_up(false); }
 static void helped(void) { used_up(true); }
-
-/* ---- the allocator for PyTorch */
 
 static uint64_t waits(void)
 {
@@ -202,8 +198,6 @@ static void threads(void)
     THAT(reserved() <= settled);
     THAT(simgpu_hazards() == 0);
 }
-
-/* ---- aligned */
 
 static void aligned(void)
 {

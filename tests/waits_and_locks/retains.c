@@ -81,7 +81,6 @@ static void run_with_tensors(void)
 
 static atomic_int still_run;
 
-/* The context may be gone before each call. */
 static void *uses_any(void *data)
 {
     uint64_t random = (uint64_t)(long)data + 1;

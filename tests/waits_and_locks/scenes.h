@@ -15,8 +15,6 @@
 
 enum { PATIENCE = 20, HUNG = 3, MOST_THREADS = 512, MOST_DEVICES = 4, KIB = 1 << 10 };
 
-/* ---- the watchdog */
-
 static struct place { const char *_Atomic call; } places[MOST_THREADS];
 static atomic_ulong steps_done;
 static __thread struct place *my_place;
@@ -82,8 +80,6 @@ static inline void join(pthread_t thread)
     enter(before);
 }
 
-/* ---- flags and host functions */
-
 /* Set by the test's threads, and waited for by host functions. */
 struct flag { atomic_int set; };
 
@@ -129,8 +125,6 @@ static inline void takes_the_mutex(void *unused)
     lock_mutex();
     pthread_mutex_unlock(&job_mutex);
 }
-
-/* ---- memory */
 
 static inline void nothing_pending(CUdeviceptr address, size_t size)
 {
@@ -185,8 +179,6 @@ static inline bool has_policy(void)
     const char *strategy = getenv("VRAMSHIM_STRATEGY");
     return dlsym(RTLD_DEFAULT, "vramshim_stats") && strategy && strcmp(strategy, "passthrough");
 }
-
-/* ---- devices */
 
 static CUcontext contexts[MOST_DEVICES];
 

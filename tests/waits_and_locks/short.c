@@ -46,8 +46,6 @@ static CUresult allocates_in_order(CUdeviceptr *out, size_t size) { return ANSWE
 static void idle(void) { tries_fails_and_falls_back(new_stream(NON_BLOCKING), allocates); }
 static void async(void) { tries_fails_and_falls_back(new_stream(NON_BLOCKING), allocates_in_order); }
 
-/* ---- graph */
-
 static CUresult launches(CUdeviceptr *out, size_t size)
 {
     CUstream stream = new_stream(NON_BLOCKING);
@@ -75,8 +73,6 @@ static void graph(void)
     release(kept);
 }
 
-/* ---- queued */
-
 static void *releases(void *block)
 {
     DO(cuCtxSetCurrent(context));
@@ -102,8 +98,6 @@ static void queued(void)
         release(kept);
     }
 }
-
-/* ---- tensors, lasting */
 
 static void tensors(void)
 {

@@ -12,8 +12,6 @@
 #include "scenes.h"
 #include "random.h"
 
-/* ---- beside, teardown, trim */
-
 enum waiting { CONTEXT, STREAM, EVENT, FREE, WAITING };
 static CUstream waited_for;
 static CUdeviceptr freed_by_a_thread;
@@ -195,8 +193,6 @@ static void mutexes(void)
     for (uintptr_t i = 0; i < 4; i++) pthread_create(&threads[i], NULL, with_the_interpreter, (void *)(i + 1));
     for (int i = 0; i < 4; i++) join(threads[i]);
 }
-
-/* ---- apart */
 
 struct collective { int members; atomic_int arrived; };
 

@@ -9,7 +9,6 @@ use support::Job;
 
 const HELLO: &str = "#include <stdio.h>\nint main(void){puts(\"hello\");return 5;}\n";
 
-/// The names in a folder, sorted.
 fn files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().display().to_string()).collect();

@@ -35,13 +35,6 @@ static uint64_t now_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static CUdeviceptr alloc(void)
-{
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, SIZE));
-    return address;
-}
-
 static CUcontext on_device(int device)
 {
     CUcontext other;
@@ -57,8 +50,6 @@ static CUevent record(CUstream stream)
     CHECK(cuEventRecord(event, stream));
     return event;
 }
-
-/* ---- host functions */
 
 static volatile int arrived;
 static void arrive(void *unused)
@@ -91,7 +82,7 @@ static int flag;
 static void *sets_flag(void *unused)
 {
     CHECK(cuCtxSetCurrent(context));
-    CUdeviceptr address = alloc(); /* the other thread waits in its free meanwhile */
+    CUdeviceptr address = linear_memory(SIZE); /* the other thread waits in its free meanwhile */
     CUcontext found;
     size_t bytes, total;
     CHECK(cuCtxGetCurrent(&found));
@@ -106,14 +97,14 @@ static void devices(void)
 {
     pthread_t thread;
     CUstream stream = new_stream(NON_BLOCKING);
-    CUdeviceptr address = alloc();
+    CUdeviceptr address = linear_memory(SIZE);
     CHECK(cuLaunchHostFunc(stream, until_set, &flag));
     CHECK(cuMemsetD8Async(address, 1, SIZE, stream));
     CUevent event = record(stream);
     EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
     EXPECT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     on_device(1);
-    CUdeviceptr there = alloc();
+    CUdeviceptr there = linear_memory(SIZE);
     CHECK(cuMemsetD8Async(there, 1, SIZE, NULL));
     CHECK(cuCtxSynchronize());
     CHECK(cuMemFree_v2(there));
@@ -125,8 +116,6 @@ static void devices(void)
     CHECK(cuEventQuery(event));
     pthread_join(thread, NULL);
 }
-
-/* ---- captures */
 
 static CUgraph end(CUstream stream, CUresult wanted)
 {
@@ -218,17 +207,10 @@ static void graphics(CUdeviceptr address)
 static void captures(void)
 {
     CUstream stream = new_stream(NON_BLOCKING);
-    CUdeviceptr address = alloc();
+    CUdeviceptr address = linear_memory(SIZE);
     forks(stream, new_stream(NON_BLOCKING), address);
     recaptures(stream, address);
     graphics(address);
-}
-
-static int byte_at(CUdeviceptr address)
-{
-    unsigned char byte;
-    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
-    return byte;
 }
 
 /* ---- what waits for what, if work is done as late as possible; differential relies on it */
@@ -246,7 +228,7 @@ static void *waits_in_its_own_stream(void *address)
 static void order(void)
 {
     CUstream one = new_stream(NON_BLOCKING), blocking = new_stream(0), other = new_stream(NON_BLOCKING);
-    CUdeviceptr a = alloc(), b = alloc();
+    CUdeviceptr a = linear_memory(SIZE), b = linear_memory(SIZE);
     pthread_t thread;
     work(one, a);
     THAT(byte_at(a) == 0); /* the default stream does not wait for this one */
@@ -276,8 +258,6 @@ static void order(void)
     work(one, b);
     THAT(cuMemFreeAsync(b, other) == 0 && simgpu_hazards() == 1); /* not ordered after the work */
 }
-
-/* ---- virtual memory management */
 
 enum { GRANULE = 2 * MIB };
 
@@ -320,7 +300,7 @@ static void dmabuf(void)
     CHECK(cuMemUnmap(start + 2 * GRANULE, GRANULE));
     CHECK(cuMemRelease(first));
     THAT(simgpu_dmabuf_write(fd, 0, "\11", 1) == 0);
-    start = alloc();
+    start = linear_memory(SIZE);
     CHECK(cuMemGetHandleForAddressRange(&fd, start + 4096, 4096, DMA_BUF_FD, 0));
     THAT(simgpu_dmabuf_write(fd, 5, "\3", 1) == 1 && byte_at(start + 4096 + 5) == 3);
     CHECK(cuMemFree_v2(start));
@@ -331,7 +311,7 @@ static void graphs(void)
 {
     CUgraphExec exec, other;
     CUstream stream = new_stream(NON_BLOCKING);
-    CUdeviceptr start, address = alloc();
+    CUdeviceptr start, address = linear_memory(SIZE);
     CHECK(cuMemAddressReserve(&start, GRANULE, 0, 0, 0));
     map(start, create());
     begin_on(stream);
@@ -357,7 +337,7 @@ static void graphs(void)
 
 static void faults(void)
 {
-    CUdeviceptr here = alloc(), there, other;
+    CUdeviceptr here = linear_memory(SIZE), there, other;
     CHECK(cuMemAddressReserve(&there, GRANULE, 0, 0, 0));
     CHECK(cuMemMap(there, GRANULE, 0, create(), 0));
     EXPECT(cuMemcpyAsync(there, here, GRANULE, NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -367,10 +347,10 @@ static void faults(void)
     EXPECT(cuMemUnmap(there, GRANULE), CUDA_ERROR_ILLEGAL_ADDRESS);
     create(); /* succeeds, as on an H100 */
     on_device(1);
-    alloc(); /* the other device works on */
+    linear_memory(SIZE); /* the other device works on */
     CHECK(cuDevicePrimaryCtxReset_v2(0));
     begin();
-    alloc();
+    linear_memory(SIZE);
 }
 
 static bool can_write(CUdeviceptr address)
@@ -407,7 +387,7 @@ static void holes(void)
 /* A free without a current context: of memory of cuMemAlloc, and of other memory. */
 static void nowhere(void)
 {
-    CUdeviceptr plain = alloc(), managed;
+    CUdeviceptr plain = linear_memory(SIZE), managed;
     CHECK(cuMemAllocManaged(&managed, SIZE, 1));
     CHECK(cuCtxSetCurrent(NULL));
     CHECK(cuMemFree_v2(plain));
@@ -430,7 +410,7 @@ static void green(void)
     CHECK(cuCtxFromGreenCtx(&shared, share));
     CHECK(cuGreenCtxStreamCreate(&stream, share, NON_BLOCKING, 0));
     CHECK(cuCtxSetCurrent(shared));
-    CUdeviceptr address = alloc();
+    CUdeviceptr address = linear_memory(SIZE);
     CHECK(cuLaunchHostFunc(stream, until_set, &flag));
     work(stream, address);
     CHECK(cuGreenCtxDestroy(share));
@@ -478,7 +458,7 @@ static void latch(void)
     pthread_create(&thread, NULL, creates, NULL);
     while (access(waiting, F_OK)) usleep(100);
     for (int i = 0; i < 1000; i++) {
-        CHECK(cuMemFree_v2(alloc()));
+        CHECK(cuMemFree_v2(linear_memory(SIZE)));
         CHECK(cuMemGetInfo_v2(&bytes, &total));
     }
     THAT(!created);

@@ -17,13 +17,6 @@ static void begin(void)
     }
 }
 
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, size));
-    return address;
-}
-
 /* Prints what cuGetProcAddress answers for every name on stdin, with several versions and flags. Last, prints the
  * answer for a name that does not exist. */
 static void look_ups(void)
@@ -76,7 +69,7 @@ static void generations(void)
 static void refused(void)
 {
     begin();
-    CUdeviceptr address = allocate(1000);
+    CUdeviceptr address = linear_memory(1000);
     *count_of(0, LINEAR) = 1000;
     checkpoint();
     EXPECT(cuMemFree_v2(address), 999);
@@ -86,12 +79,11 @@ static void refused(void)
     checkpoint();
 }
 
-/* Makes more events than fit on a small disk. */
 static void many(void)
 {
     begin();
-    for (int i = 0; i < 60000; i++) CHECK(cuMemFree_v2(allocate(1000)));
-    allocate(5000);
+    for (int i = 0; i < 60000; i++) CHECK(cuMemFree_v2(linear_memory(1000)));
+    linear_memory(5000);
     *count_of(0, LINEAR) = 5000;
     checkpoint();
 }

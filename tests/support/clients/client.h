@@ -85,10 +85,16 @@ static inline CUcontext start_cuda(void)
     return context;
 }
 
+static inline CUdeviceptr linear_memory(size_t size)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAlloc_v2)(&address, size));
+    return address;
+}
+
 /* A function of the library, or NULL without the library. */
 #define library_function(name) ((__typeof__(&name))dlsym(RTLD_DEFAULT, #name))
 
-/* A figure of the library (vramshim_stat). */
 static inline unsigned long long figure_of(const char *name)
 {
     int (*stat)(const char *, uint64_t *) = dlsym(RTLD_DEFAULT, "vramshim_stat");
@@ -97,7 +103,6 @@ static inline unsigned long long figure_of(const char *name)
     return value;
 }
 
-/* Plays the scene that the first argument names. */
 struct scene { const char *name; void (*play)(void); };
 
 static inline int play(const struct scene *scenes, size_t count, int argc, char **argv)

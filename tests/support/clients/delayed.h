@@ -7,7 +7,6 @@
 #include "shim.h"
 #include <stdbool.h>
 
-/* Memory comes from the runtime. */
 #ifdef RUNTIME
 CUresult cudaMalloc(void **, size_t), cudaFree(void *);
 #define cuMemAlloc_v2(address, size) cudaMalloc((void **)(address), size)
@@ -26,6 +25,20 @@ static inline CUstream new_stream(unsigned flags)
     CUstream stream;
     CHECK(cuStreamCreate(&stream, flags));
     return stream;
+}
+
+static inline size_t free_memory(void)
+{
+    size_t bytes, total;
+    CHECK(cuMemGetInfo_v2(&bytes, &total));
+    return bytes;
+}
+
+static inline int byte_at(CUdeviceptr address)
+{
+    unsigned char byte;
+    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
+    return byte;
 }
 
 /* How often a call waited for work of the context. */

@@ -40,7 +40,6 @@ static void after_the_reset(struct worker *w)
     checkpoint();
 }
 
-/* Destroys the pools, after all of their memory was freed. */
 static void destroy_pools(struct worker *workers, int threads)
 {
     for (int t = 0; t < threads; t++)

@@ -69,7 +69,6 @@ static void release(struct block block)
     *count_of(0, LINEAR) -= block.size;
 }
 
-/* The bytes that the simulated device has allocated to this process. */
 static uint64_t driver_gave(void)
 {
     static char text[1 << 20];
@@ -115,7 +114,6 @@ static void ends(void)
     printf("two halves free, nearly both asked for: %s\n", result == CUDA_SUCCESS ? "served" : "out of memory");
     if (result != CUDA_SUCCESS) return;
     find_words(made);
-    /* Frees everything, in another order, and asks for all of it in one block. */
     release(one);
     release(other);
     release(made);

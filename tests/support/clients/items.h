@@ -93,7 +93,6 @@ static bool create_and_map(struct item *i, int type, int id, int device)
     return false;
 }
 
-/* Instantiates and launches a graph, and destroys it. */
 static bool launch(CUgraph graph, struct item *i)
 {
     CUgraphExec exec = NULL;
@@ -216,30 +215,21 @@ static bool make(struct worker *w, struct item *i)
         return create_and_map(i, CU_MEM_LOCATION_TYPE_HOST, 0, device);
     case K_ARRAY: {
         CUDA_ARRAY_DESCRIPTOR d = {size % 512 + 1, draw(&w->seed, 64), CU_AD_FORMAT_FLOAT, 4};
-        CUarray array = NULL;
         i->class = ARRAY;
         i->bytes = d.Width * (d.Height ? d.Height : 1) * 16;
-        bool obtained = OBTAINED(cu(cuArrayCreate_v2)(&array, &d));
-        i->handle = (unsigned long long)array;
-        return obtained;
+        return OBTAINED(cu(cuArrayCreate_v2)((CUarray *)&i->handle, &d));
     }
     case K_ARRAY_3D: {
         CUDA_ARRAY3D_DESCRIPTOR d = {size % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, draw(&w->seed, 2) ? CUDA_ARRAY3D_LAYERED : 0};
-        CUarray array = NULL;
         i->class = ARRAY;
         i->bytes = d.Width * 8 * 6 * 4;
-        bool obtained = OBTAINED(cu(cuArray3DCreate_v2)(&array, &d));
-        i->handle = (unsigned long long)array;
-        return obtained;
+        return OBTAINED(cu(cuArray3DCreate_v2)((CUarray *)&i->handle, &d));
     }
     case K_MIPMAP: {
         CUDA_ARRAY3D_DESCRIPTOR d = {64, 32, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, 0};
-        CUmipmappedArray array = NULL;
         i->class = MIPMAP;
         i->bytes = (64 * 32 + 32 * 16 + 16 * 8) * 4;
-        bool obtained = OBTAINED(cu(cuMipmappedArrayCreate)(&array, &d, 3));
-        i->handle = (unsigned long long)array;
-        return obtained;
+        return OBTAINED(cu(cuMipmappedArrayCreate)((CUmipmappedArray *)&i->handle, &d, 3));
     }
     case K_GRAPH:
         i->class = GRAPH;

@@ -178,7 +178,6 @@ static int in_child(void)
     return status_of(child);
 }
 
-/* Forks a child that does nothing until its standard input ends. */
 static int leave_a_child(void)
 {
     char byte;

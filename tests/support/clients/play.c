@@ -67,8 +67,6 @@ static uint64_t in_group(const struct counts *counts, enum group group)
 
 static CUstream streams[STREAMS];
 
-/* ---- playing it */
-
 static struct block { CUdeviceptr address; uint64_t size; uint32_t stream; } *blocks;
 static __typeof__(&vramshim_torch_alloc) torch_alloc;
 static __typeof__(&vramshim_torch_free) torch_free;

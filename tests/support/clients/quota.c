@@ -138,10 +138,8 @@ static void release(struct block *block)
 static const int classes[] = {LINEAR, PITCHED, MANAGED, ASYNC, VMM};
 enum { KINDS = sizeof classes / sizeof *classes };
 
-/* Whether the device says that it supports this class of memory. */
 static bool is_there(int class) { return class == VMM ? granularity > 0 : class == ASYNC ? pools : true; }
 
-/* Checks that free and used memory add up. */
 static void compare_information(void)
 {
     size_t free_bytes, total, whole;
@@ -201,7 +199,6 @@ static void limit(void)
             EXPECT(ask(&more, class, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
         }
         checkpoint();
-        /* One block is freed, so another of its size fits. */
         release(&blocks[count / 2]);
         CHECK(cu(cuStreamSynchronize)(NULL));
         CHECK(ask(&blocks[count / 2], class, size));
@@ -366,7 +363,6 @@ static void frees(void)
     checkpoint();
 }
 
-/* Takes memory of one class until there is none, and gives it back. */
 static void fill(const char *name, int class)
 {
     enum { BLOCKS = 64 };

@@ -23,7 +23,6 @@ __attribute__((noreturn)) static void bad_line(size_t number, const char *line)
     exit(2);
 }
 
-/* The number of a stream of the trace. */
 static uint32_t stream_of(unsigned long long id)
 {
     for (uint32_t i = 0; i < stream_count; i++)

@@ -117,6 +117,5 @@ uint64_t book_used(int device)
     return bytes;
 }
 
-/* For programs that compare books. */
 API uint64_t layer_used(int device) { return book_used(device); }
 API uint64_t layer_limit(void) { return habits.limit; }

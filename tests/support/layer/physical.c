@@ -62,7 +62,6 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     return result;
 }
 
-/* For programs that want to know whether a handle was to be mapped again. */
 API unsigned long long layer_second_mappings(void)
 {
     pthread_mutex_lock(&lock);

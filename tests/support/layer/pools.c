@@ -11,7 +11,6 @@ static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream)
     return ask(stream, &status) == CUDA_SUCCESS && status;
 }
 
-/* The list in which stream-ordered memory is entered. */
 static enum kind list(void) { return habits.frees_what_it_lists ? STREAM_ORDERED : ADDRESS; }
 
 static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult (*below)(void *), void *request)

@@ -58,7 +58,6 @@ void scheduler_admit(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* For programs that want to know whether calls were held back. */
 API unsigned long long layer_waits(void)
 {
     pthread_mutex_lock(&lock);

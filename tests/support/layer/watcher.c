@@ -99,7 +99,6 @@ void watcher_admit(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* For programs that want to know whether the thread asked: its rounds so far. */
 API unsigned long long layer_rounds(void)
 {
     pthread_mutex_lock(&lock);
