@@ -1,7 +1,6 @@
 //! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks the findings, their severities, and that
 //! the doctor leaves no process and no file behind.
 
-mod book;
 mod command;
 mod report;
 
@@ -9,9 +8,12 @@ use std::path::{Path, PathBuf};
 
 use report::Report;
 use serde_json::Value;
-use support::layer::{FORMS, Form};
+use support::layer::{FORMS, Form, Habits};
 use support::member::{Host, Member, member_client};
-use support::{Fields, GIB, Job, assert_says, client, left_out, library, program};
+use support::{
+    AUTO_GROWTH, Fields, GIB, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client, left_out,
+    library, program,
+};
 
 /// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
 fn doctor(arguments: &[&str]) -> Job {
@@ -371,4 +373,29 @@ fn limits_on_address_space_and_file_size_are_reported() {
     };
     limited("-v 33554432").has("limits", "warning", "address space is limited to 32.0 GiB");
     limited("-f 1048576").has("limits", "note", "files may grow to 1.00 GiB only");
+}
+
+/// `scripts/layers` compares the forecast with what jobs do.
+#[test]
+fn the_forecast_says_what_a_strategy_will_do() {
+    let uncounted: Habits = &[("LAYER_VMM", "uncounted")];
+    let over = |form: Form, habits: Habits, strategy: Strategy| {
+        let job = Job::new(program()).alone().args(["doctor", "--json"]).sim("4GiB", 1);
+        Report::run(job.strategy(strategy).over(form, "1GiB", habits))
+    };
+    for (form, habits, instead) in [
+        (Form::Preloaded, &[][..], Value::Null),
+        (Form::Preloaded, uncounted, "chunks".into()),
+        (Form::Replacing, uncounted, "chunks".into()),
+        (Form::PreloadedWithoutVmm, &[], "chunks".into()),
+        (Form::Preloaded, &[("LAYER_VMM", "0")], "chunks".into()),
+        (Form::Preloaded, &[("LAYER_VMM", "once")], "map_once".into()),
+    ] {
+        let told = over(form, habits, AUTO_GROWTH);
+        assert_eq!(told.page["forecast"][0]["instead"], instead, "{form:?} {habits:?}");
+    }
+    over(Form::Preloaded, uncounted, AUTO_GROWTH).has("strategy", "warning", "its limit would not hold");
+    over(Form::Preloaded, uncounted, PASSTHROUGH).nothing_worse_than_notes();
+    let naive = over(Form::Preloaded, uncounted, NAIVE_BEST_FIT_OF_ALL);
+    assert_eq!(naive.page["forecast"][0]["instead"], Value::Null);
 }

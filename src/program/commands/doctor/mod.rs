@@ -3,12 +3,11 @@
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
 //! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command for a limited time.
 //! `assumptions` asks the driver what the strategies assume. `forecast` reads its answers again, and says what the strategy
-//! will do here. `book` compares the books of a layer and of the library.
+//! will do here.
 
 mod accounts;
 mod ask;
 mod assumptions;
-mod book;
 mod command;
 mod driver;
 mod folder;
@@ -34,7 +33,7 @@ use crate::launch::environment::Environment;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 pub use driver::ask_driver;
-pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
+pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, answer as answer_probe};
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
@@ -47,10 +46,10 @@ Examples:
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
-Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
---book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
+Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With \
+--assumptions: 3 if a strategy does without something; 4 if the driver does not answer.";
 
-/// The exit codes of `--assumptions` and `--book`: a strategy falls back, or the books differ; no driver answers.
+/// The exit codes of `--assumptions`: a strategy falls back; no driver answers.
 const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
 
@@ -78,10 +77,6 @@ pub struct Doctor {
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
     #[arg(long, conflicts_with_all = ["command", "moment"])]
     assumptions: bool,
-
-    /// Take memory by each road, give it back, and compare what the next layer counts (cuMemGetInfo) with the ledger
-    #[arg(long, conflicts_with_all = ["command", "moment", "assumptions"])]
-    book: bool,
 
     /// A command to try, with its arguments; it runs for the time of --for
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -144,11 +139,6 @@ impl Doctor {
         processes::take_charge();
         let done = if self.assumptions {
             assumptions::examine(&environment, self.timeout.unwrap_or(TIME_OF_A_QUESTION), self.json)
-        } else if self.book {
-            match no_library {
-                None => book::examine(&environment, self.timeout.unwrap_or(TIME_OF_THE_DRIVER), self.json),
-                Some(why) => Err(Failure::failed(why.message())),
-            }
         } else {
             self.check_all(&environment, no_library)
         };
