@@ -15,7 +15,7 @@ use super::probe::{Device, Driver};
 use super::report::{Findings, Severity};
 use crate::analysis::names;
 use crate::failure::Failure;
-use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::binary::{self, Binary};
 use crate::launch::environment::Environment;
 use crate::launch::processes::End;
 use crate::render::format::{printable, size};
@@ -94,10 +94,7 @@ fn describe(told: &mut Findings, driver: &Driver) {
     }
     let path = driver.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
     told.look_at(&path);
-    let elf = match binary::read(Path::new(&path)) {
-        Ok(Kind::Elf(elf)) => Some(elf),
-        _ => None,
-    };
+    let elf = binary::read(Path::new(&path)).ok().flatten();
     let simulated = elf.as_ref().is_some_and(|elf| elf.exports("simgpu_truth"));
     let version = driver.version.map_or_else(
         || "of unknown version".into(),
