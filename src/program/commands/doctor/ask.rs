@@ -67,7 +67,7 @@ pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     let mut group = Group::start(command)?;
     let lines = group.child().stdout.take().map(lines_of);
     let error_text = group.child().stderr.take().map(beginning);
-    let end = group.wait(limit, |_| {})?;
+    let end = group.wait(limit, || {})?;
     let all_ended = group.end();
     Ok(Answer {
         end,

@@ -156,7 +156,7 @@ fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Resul
     };
     // Every probe may take all of its time.
     let most = (limit + MARGIN) * 200;
-    let end = group.wait(most, |_| lines.try_iter().for_each(|line| take(line, &bar)));
+    let end = group.wait(most, || lines.try_iter().for_each(|line| take(line, &bar)));
     let all_ended = group.end();
     received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
     bar.finish_and_clear();
