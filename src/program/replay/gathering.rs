@@ -52,6 +52,8 @@ pub(super) struct Gathering {
     /// The bytes of the request that ended the job, once it is among `requests`.
     pub(super) fatal: Option<u64>,
     pub(super) notes: Vec<String>,
+    /// The variables of a journal's job, with their values.
+    pub(super) environment: Vec<(String, String)>,
 }
 
 /// A live allocation.

@@ -72,7 +72,7 @@ impl Trace {
 
 fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut gathering = Gathering::default();
-    let (mut environment, mut device_memory) = (Vec::new(), None);
+    let mut device_memory = None;
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let kind = match (kind_of(path).map_err(Unplayed::other)?, extension.as_str()) {
@@ -81,7 +81,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         (kind, _) => kind,
     };
     match kind {
-        Kind::Journal => (environment, device_memory) = journal(path, device, &mut gathering)?,
+        Kind::Journal => device_memory = journal(path, device, &mut gathering)?,
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
         Kind::Other => {
             return Err(Unplayed::other(
@@ -105,7 +105,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         }));
     }
     Ok(Trace {
-        environment,
+        environment: gathering.environment,
         requests: gathering.requests,
         torch: gathering.torch,
         peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
@@ -119,13 +119,8 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
 }
 
 /// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
-/// segments that PyTorch obtained for them. Returns the job's variables, and the memory of the device, if the journal says
-/// it.
-fn journal(
-    path: &Path,
-    device: Option<i16>,
-    gathering: &mut Gathering,
-) -> Result<(Vec<(String, String)>, Option<u64>), Unplayed> {
+/// segments that PyTorch obtained for them. Returns the memory of the device, if the journal says it.
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Option<u64>, Unplayed> {
     let journal = Journal::open(path)?;
     let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
@@ -239,7 +234,8 @@ fn journal(
                 .to_owned(),
         );
     }
-    Ok((journal.header().environment.clone(), device_memory))
+    gathering.environment = journal.header().environment.clone();
+    Ok(device_memory)
 }
 
 /// Adds a request for linear memory, or its free. `pool` is the tensor's.
