@@ -63,12 +63,4 @@ impl Report {
         assert_eq!(self.code, Some(0), "{:#}", self.page["findings"]);
         self
     }
-
-    /// The only process of the command that wrote a journal.
-    pub fn process(&self) -> &Value {
-        let processes = self.page["trial"]["processes"].as_array().expect("a trial");
-        let with_journal: Vec<_> = processes.iter().filter(|process| process["journal"] == true).collect();
-        assert_eq!(with_journal.len(), 1, "{:#}", self.page["trial"]);
-        with_journal[0]
-    }
 }

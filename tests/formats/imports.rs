@@ -67,16 +67,6 @@ fn a_log_ends_before_its_file_was_changed() {
 }
 
 #[test]
-fn an_imported_trace_is_compared_with_what_its_file_is_compared_with() {
-    let (_folder, log, journal) = log();
-    for trace in [log, journal] {
-        let output = run("replay", &[trace.to_str().unwrap(), "--json"]);
-        let page = output.json();
-        assert_eq!(page["recommendation"]["compared_with"], "torch", "{}", trace.display());
-    }
-}
-
-#[test]
 fn an_exported_log_counts_its_own_rows() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, out) = (folder.path().join("job.vraj"), folder.path().join("log.csv"));

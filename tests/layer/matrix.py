@@ -79,12 +79,8 @@ SCENES = {
     "runtime": ["5", "150"],
 }
 SCENES_WITH_POOLS = {"frees", "graphs", "runtime"}
-# The roads of `vramshim doctor --book`, and the class of the scene `limit` that each is.
-CLASSES = {"linear": "linear", "pitched": "pitched", "managed": "managed", "stream_ordered": "async", "mapped": "vmm"}
 # The blocks of the scene `forecast`. Less than two of them may be lost to the rounding of a policy.
 BLOCK = 48 << 20
-# As many blocks of 48 MiB, less a page, as the limit allows.
-MOST_SERVED = LIMIT // (48 << 20)
 TIME_LIMIT_S = 120
 
 
@@ -223,14 +219,6 @@ class Bench:
             return devices[0]["instead"] if devices else f"nothing: {page.get('error')}"
         return self.once(("forecast", habit, place, strategy), ask)
 
-    def book(self, habit, place):
-        """The verdicts of `vramshim doctor --book`, by class of memory."""
-        def ask():
-            page = self.ask_doctor(habit, place, "passthrough", "--book")
-            roads = page["devices"][0]["roads"] if "devices" in page else []
-            return {CLASSES.get(road["road"]): road["verdict"] for road in roads}
-        return self.once(("book", habit, place), ask)
-
 
 class Run:
     def __init__(self, code, output, errors):
@@ -314,7 +302,7 @@ def compare_strategy(bench, cell, did, maps_again, result):
                     f"doctor foretold {foretold}, the strategy did {did}")
 
 
-def compare_forecast(bench, cell, alone, with_library, result):
+def compare_forecast(bench, cell, with_library, result):
     """Compares what doctor foretold with what happened."""
     habit, place, strategy, scene = cell
     # Scenes without linear memory begin no pool, so the strategy decides nothing there.
@@ -322,20 +310,6 @@ def compare_forecast(bench, cell, alone, with_library, result):
     decides = scene in ("book", "limit", "mixed", "scattered", "ipc") and not (place == "in_front" and habit in LINEAR_IS_MANAGED)
     if decides:
         compare_strategy(bench, cell, done_instead(with_library), scene == "scattered", result)
-    if strategy == "passthrough" and scene == "limit":
-        book = bench.book(habit, place)
-        result.that("doctor's book", book, "doctor --book says nothing")
-        for kind, verdict in book.items():
-            served = alone.served.get(kind)
-            if served is None:
-                continue
-            if habit in LINEAR_ALONE:
-                result.that("doctor's book", verdict["outcome"] == "not_shown",
-                            f"doctor --book says {verdict} of {kind}, and the layer shows no book")
-                continue
-            counted = verdict.get("taken") == "counted"
-            result.that("doctor's book", counted == (served <= MOST_SERVED),
-                        f"doctor --book says {verdict} of {kind}, and the layer alone served {served}")
 
 
 def compare_failures(alone, with_library, result):
@@ -447,7 +421,7 @@ def compare_verdict(habit, with_library, result):
 def compare_ends(bench, cell, alone, with_library, result):
     habit, place, _strategy, scene = cell
     result.that("the habit's effect", had_effect(habit, scene, with_library), "the layer's habit had no effect")
-    compare_forecast(bench, cell, alone, with_library, result)
+    compare_forecast(bench, cell, with_library, result)
     compare_served(alone, with_library, result)
     compare_told(cell, alone, with_library, result)
     compare_verdict(habit, with_library, result)

@@ -66,7 +66,7 @@ enum Command {
     /// Check what could go wrong with a job on this machine, before it starts
     Doctor(doctor::Doctor),
     #[command(name = doctor::PROBE, hide = true)]
-    Probe(doctor::Probe),
+    Probe,
     /// Write one HTML file that shows what jobs did with GPU memory; it needs no network
     Report(report::Report),
     /// Compute what other strategies would have reserved for the same requests
@@ -216,8 +216,8 @@ pub fn main() -> ExitCode {
         Command::Inspect(inspect) => inspect.show(),
         Command::Why(why) => why.explain(),
         Command::Doctor(doctor) => doctor.examine(),
-        Command::Probe(probe) => {
-            probe.answer();
+        Command::Probe => {
+            doctor::answer_probe();
             Ok(())
         }
         Command::Report(report) => report.make(),

@@ -79,7 +79,6 @@ pub struct Block {
 
 #[derive(Default)]
 pub struct Settings {
-    pub expandable_segments: bool,
     /// In bytes; `None` for no limit.
     pub max_split_size: Option<u64>,
     /// By size, from 1 MiB on to twice the size each.
@@ -281,7 +280,6 @@ impl<'p> Maker<'p> {
                     for (name, value) in self.fields(name, value)? {
                         let settings = &mut page.allocator_settings;
                         match (name, value) {
-                            ("expandable_segments", _) => settings.expandable_segments = value == Value::Boolean(true),
                             ("max_split_size", Value::Number(bytes)) => settings.max_split_size = Some(bytes),
                             ("roundup_power2_divisions", Value::Dictionary(number)) => {
                                 let divisions = self.pickle.entries(number).iter().take(MOST_DIVISIONS);

@@ -1,33 +1,17 @@
-//! Reads from an ELF file the machine that it is made for, the libraries that it needs, and the names that it exports.
+//! Reads from an ELF file the machine that it is made for, the glibc that it needs, and the names that it exports.
 
 use std::fs::File;
 use std::path::Path;
 
-use object::elf::{DT_NEEDED, EM_386, FileHeader64, PT_INTERP};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef};
 
 type Header = FileHeader64<Endianness>;
 
-/// The contents of a file that may be run or loaded.
-#[derive(Debug)]
-pub enum Kind {
-    Elf(Binary),
-    /// A 32-bit ELF file.
-    Elf32 {
-        machine: u16,
-    },
-    /// A script, with the text behind `#!` in the first line.
-    Script(String),
-    Other,
-}
-
 #[derive(Debug, Default)]
 pub struct Binary {
     pub machine: u16,
-    /// The loader that the program names; a static program names none.
-    pub interpreter: Option<String>,
-    pub needed: Vec<String>,
     /// The exported names that begin like functions of the loader, CUDA, NVML, the simulated GPU or the library.
     pub exports: Vec<String>,
     /// The latest version of glibc that the file needs.
@@ -52,26 +36,11 @@ impl Binary {
     }
 }
 
-pub fn read(path: &Path) -> std::io::Result<Kind> {
-    let file = File::open(path)?;
-    let size = file.metadata()?.len();
-    let cache = ReadCache::new(file);
-    let head: &[u8] = cache.read_bytes_at(0, size.min(4096)).unwrap_or_default();
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        return Ok(Kind::Script(String::from_utf8_lossy(line).trim().to_owned()));
-    }
-    if !head.starts_with(b"\x7fELF") || head.len() < 20 {
-        return Ok(Kind::Other);
-    }
-    if head[4] == 1 {
-        let machine = u16::from_le_bytes([head[18], head[19]]);
-        return Ok(Kind::Elf32 { machine });
-    }
-    Ok(parse(&cache).map_or(Kind::Other, Kind::Elf))
+/// Reads a file; `None` if it is no 64-bit ELF file, or damaged.
+pub fn read(path: &Path) -> std::io::Result<Option<Binary>> {
+    Ok(parse(&ReadCache::new(File::open(path)?)))
 }
 
-/// Parses an ELF file; `None` if it is damaged.
 fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Binary> {
     let header = Header::parse(data).ok()?;
     let endian = header.endian().ok()?;
@@ -79,27 +48,7 @@ fn parse<'data, R: ReadRef<'data>>(data: R) -> Option<Binary> {
         machine: header.e_machine.get(endian),
         ..Binary::default()
     };
-    for segment in header.program_headers(endian, data).ok()? {
-        if segment.p_type(endian) == PT_INTERP
-            && let Ok(Some(interpreter)) = segment.interpreter(endian, data)
-        {
-            binary.interpreter = Some(String::from_utf8_lossy(interpreter).into_owned());
-        }
-    }
     let sections = header.sections(endian, data).ok()?;
-    if let Ok(Some((entries, link))) = sections.dynamic(endian, data) {
-        let strings = sections.strings(endian, data, link).unwrap_or_default();
-        let text = |entry: &object::elf::Dyn64<Endianness>| {
-            let at = u32::try_from(entry.d_val.get(endian)).unwrap_or(0);
-            let name = strings.get(at).unwrap_or_default();
-            String::from_utf8_lossy(name).into_owned()
-        };
-        for entry in entries {
-            if entry.tag32(endian) == Some(DT_NEEDED) {
-                binary.needed.push(text(entry));
-            }
-        }
-    }
     if let Ok(symbols) = sections.symbols(endian, data, object::elf::SHT_DYNSYM) {
         for symbol in symbols.iter().filter(|symbol| symbol.is_definition(endian)) {
             let Ok(name) = symbol.name(endian, symbols.strings()) else {
@@ -147,10 +96,8 @@ pub fn parse_version(text: &str) -> Option<(u32, u32)> {
 
 pub fn machine_name(machine: u16) -> String {
     match machine {
-        EM_386 => "32-bit x86".into(),
         object::elf::EM_X86_64 => "x86-64".into(),
         object::elf::EM_AARCH64 => "aarch64".into(),
-        object::elf::EM_ARM => "32-bit ARM".into(),
         number => format!("machine {number}"),
     }
 }

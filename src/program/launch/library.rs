@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use config::table;
 
-use super::binary::{self, Binary, Kind, OUR_MACHINE, machine_name, parse_version};
+use super::binary::{self, Binary, OUR_MACHINE, machine_name, parse_version};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
@@ -72,8 +72,8 @@ pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
 pub fn check_loads(library: &Path) -> Result<Binary, Failure> {
     let refused = |why: String| Err(Failure::refused(format!("{}: {why}", shown(library))));
     let elf = match binary::read(library) {
-        Ok(Kind::Elf(elf)) => elf,
-        Ok(_) => return refused("it is no library (not 64-bit ELF, or damaged)".into()),
+        Ok(Some(elf)) => elf,
+        Ok(None) => return refused("it is no library (not 64-bit ELF, or damaged)".into()),
         Err(error) => return refused(format!("it cannot be read: {error}")),
     };
     if elf.machine != OUR_MACHINE {

@@ -1,26 +1,21 @@
 //! Starts and ends child processes. Each child leads a process group and has a time limit. A child is ended together
-//! with all processes that it started, also when a signal ends this program.
+//! with its group, also when a signal ends this program.
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::say::say;
-use base::identity::fields_from_state;
 
 /// How long processes may take to end after SIGTERM, before they are killed.
 const TIME_TO_END: Duration = Duration::from_secs(3);
 /// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
 const TIME_TO_DIE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a new child is watched every `PAUSE`.
-const CLOSE_WATCH: Duration = Duration::from_millis(500);
 
 /// The signal that asked this program to end; 0 if no signal came.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
@@ -75,8 +70,8 @@ pub enum End {
 pub struct Group {
     child: Child,
     ended: Option<ExitStatus>,
-    /// Some of its processes could not be ended.
-    given_up: bool,
+    /// All of its processes have ended, or they could not be ended.
+    is_over: bool,
 }
 
 impl Group {
@@ -90,12 +85,10 @@ impl Group {
                 Ok(())
             });
         }
-        let child = command.spawn()?;
-        leaders().push(child.id());
         Ok(Group {
-            child,
+            child: command.spawn()?,
             ended: None,
-            given_up: false,
+            is_over: false,
         })
     }
 
@@ -104,9 +97,8 @@ impl Group {
     }
 
     /// Waits until the child ends, at most for `limit`, and calls `meanwhile` repeatedly.
-    pub fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut(&Group)) -> io::Result<End> {
-        let begun = Instant::now();
-        let deadline = begun + limit;
+    pub fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut()) -> io::Result<End> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.look()? {
                 return Ok(End::By(status));
@@ -117,16 +109,8 @@ impl Group {
             if Instant::now() >= deadline {
                 return Ok(End::TooLong);
             }
-            let looked = Instant::now();
-            meanwhile(self);
-            // At first the pauses are short, so that short-lived processes are seen. Later `meanwhile` takes at most a
-            // fifth of the time.
-            let pause = if begun.elapsed() < CLOSE_WATCH {
-                PAUSE
-            } else {
-                PAUSE.max(looked.elapsed() * 4)
-            };
-            std::thread::sleep(pause);
+            meanwhile();
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -137,94 +121,49 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Asks the child, its group and all its descendants to end, and kills those that do not end soon. Returns whether all
-    /// have ended.
+    /// Asks the child and its group to end, and kills what does not end soon. Returns whether all have ended.
     pub fn end(&mut self) -> bool {
-        let deadline = Instant::now() + TIME_TO_END;
-        let mut asked = Vec::new();
-        let mut killed: Option<Instant> = None;
-        let asked_by = interrupted();
-        loop {
-            let alive = self.alive();
-            if alive.is_empty() || self.given_up {
-                return alive.is_empty();
-            }
-            if killed.is_some_and(|killed| killed.elapsed() >= TIME_TO_DIE) {
-                self.given_up = true;
-                let numbers: Vec<String> = alive.iter().map(u32::to_string).collect();
-                say!("these processes cannot be ended, and go on: {}", numbers.join(", "));
+        let (begun, asked_by) = (Instant::now(), interrupted());
+        let mut is_asked = false;
+        while self.is_alive() {
+            // A second signal means that the user does not want to wait.
+            let is_late = begun.elapsed() >= TIME_TO_END || interrupted() != asked_by;
+            if begun.elapsed() >= TIME_TO_END + TIME_TO_DIE {
+                self.is_over = true;
+                let group = self.child.id();
+                say!("processes of the group {group} cannot be ended, and go on");
                 return false;
             }
-            // A second signal means that the user does not want to wait.
-            let late = Instant::now() >= deadline || interrupted() != asked_by;
-            for process in alive {
-                if late {
-                    killed.get_or_insert_with(Instant::now);
-                    signal(process, libc::SIGKILL);
-                } else if !asked.contains(&process) {
-                    signal(process, libc::SIGTERM);
-                    // A stopped process handles signals only after it is continued.
-                    signal(process, libc::SIGCONT);
-                    asked.push(process);
-                }
+            if is_late {
+                self.signal(libc::SIGKILL);
+            } else if !std::mem::replace(&mut is_asked, true) {
+                self.signal(libc::SIGTERM);
+                // A stopped process handles signals only after it is continued.
+                self.signal(libc::SIGCONT);
             }
             std::thread::sleep(PAUSE);
         }
+        true
     }
 
-    /// The living processes of `family`. Orphans that have ended are reaped.
-    fn alive(&mut self) -> Vec<u32> {
-        let leader = self.child.id();
-        let mut alive = Vec::new();
-        if matches!(self.look(), Ok(None)) {
-            alive.push(leader);
-        }
-        let us = std::process::id();
-        for (process, parent) in self.family().into_iter().filter(|&(process, _)| process != leader) {
-            // SAFETY: the process is an orphan that became our child, and no other code waits for it.
-            let reaped = parent == us
-                && unsafe { libc::waitpid(process as i32, std::ptr::null_mut(), libc::WNOHANG) } == process as i32;
-            if !reaped {
-                alive.push(process);
-            }
-        }
-        alive
+    /// Sends a signal to the group; 0 only asks whether it has processes.
+    fn signal(&self, signal: libc::c_int) -> bool {
+        // SAFETY: the call takes numbers only. The group had processes when it was looked at last, so its number is its own.
+        unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) == 0 }
     }
 
-    /// Process and parent of the child, of its descendants, and of orphans that became children of this program.
-    pub fn family(&self) -> Vec<(u32, u32)> {
-        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        let us = std::process::id();
-        // SAFETY: has no preconditions.
-        let our_group = unsafe { libc::getpgrp() } as u32;
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let process = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(process) = process
-                && let Some((parent, group)) = parent_and_group_of(process)
-                // Other code starts it, in the group of this program, and waits for it. No orphan is in that group.
-                && !(parent == us && group == our_group)
-            {
-                children.entry(parent).or_default().push(process);
-            }
+    /// Whether the group has processes. Those that have ended are reaped.
+    fn is_alive(&mut self) -> bool {
+        if self.is_over || matches!(self.look(), Ok(None)) {
+            return !self.is_over;
         }
-        let others = leaders();
-        let ours = children.remove(&us).unwrap_or_default();
-        let of_this = |process: &u32| *process == self.child.id() || !others.contains(process);
-        let mut family: Vec<(u32, u32)> = ours.into_iter().filter(of_this).map(|process| (process, us)).collect();
-        let mut seen = 0;
-        while let Some(&(parent, _)) = family.get(seen) {
-            let children = children.get(&parent).into_iter().flatten();
-            family.extend(children.map(|&process| (process, parent)));
-            seen += 1;
-        }
-        family
+        let group = self.child.id() as libc::pid_t;
+        // SAFETY: the call writes nothing. The leader was waited for, and no other code waits for orphans of its group, which
+        // became children of this program.
+        while unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+        self.is_over = !self.signal(0);
+        !self.is_over
     }
-}
-
-/// The ids of all children that `Group::start` started.
-fn leaders() -> MutexGuard<'static, Vec<u32>> {
-    static LEADERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-    LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Group {
@@ -244,17 +183,4 @@ pub fn lines_of(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
         }
     });
     lines
-}
-
-fn signal(process: u32, signal: libc::c_int) {
-    // SAFETY: the call takes numbers only. The process is a descendant that was not reaped, so its number is not
-    // reused.
-    unsafe { libc::kill(process as libc::pid_t, signal) };
-}
-
-fn parent_and_group_of(process: u32) -> Option<(u32, u32)> {
-    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-    let numbers = fields_from_state(&stat)?.skip(1);
-    let mut numbers = numbers.map_while(|field| std::str::from_utf8(field).ok()?.parse().ok());
-    Some((numbers.next()?, numbers.next()?))
 }

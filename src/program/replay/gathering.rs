@@ -11,22 +11,6 @@ use journal::reader::OpenError;
 use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
 
-/// The kind of a trace, and what the trace says about the job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A journal, which has the requests that reached the library, the job's strategy, and its environment (name,
-    /// value).
-    Journal {
-        strategy: String,
-        environment: Vec<(String, String)>,
-    },
-    /// RMM's log, which has the requests of a program to its allocator.
-    Log,
-    /// PyTorch's snapshot, or its tensors that were recorded beside a journal: the requests of a program to PyTorch's
-    /// allocator. `expandable`: expandable segments were on.
-    Snapshot { expandable: bool },
-}
-
 /// What a trace does not tell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doubts {
@@ -68,6 +52,8 @@ pub(super) struct Gathering {
     /// The bytes of the request that ended the job, once it is among `requests`.
     pub(super) fatal: Option<u64>,
     pub(super) notes: Vec<String>,
+    /// The variables of a journal's job, with their values.
+    pub(super) environment: Vec<(String, String)>,
 }
 
 /// A live allocation.

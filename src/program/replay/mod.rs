@@ -16,6 +16,6 @@ mod snapshot;
 mod torch;
 mod trace;
 
-pub use gathering::{Source, Unplayed};
+pub use gathering::Unplayed;
 pub use play::{Outcome, Setup, allocator, play, smallest_device, strategies};
 pub use trace::Trace;

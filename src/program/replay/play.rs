@@ -59,15 +59,6 @@ impl Outcome {
         let duration_ns = trace.duration_ns? as f64 * self.repetitions.len() as f64;
         Some(self.bill().total_ns() as f64 / duration_ns)
     }
-
-    /// What calls and waits take in one repetition of a job that repeats itself for long: the mean of the later
-    /// repetitions, or the only repetition.
-    pub fn lasting_ns(&self) -> u64 {
-        match self.repetitions.len() as u64 {
-            0 | 1 => self.bill().total_ns(),
-            several => sum(&self.repetitions[1..]).total_ns() / (several - 1),
-        }
-    }
 }
 
 fn sum(bills: &[Bill]) -> Bill {

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::gathering::{Gathering, Source, Unplayed, choose_device};
+use super::gathering::{Gathering, Unplayed, choose_device};
 use super::requests::{TorchSettings, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
 use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.
-pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, Unplayed> {
+pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(), Unplayed> {
     let (page, _) = read(path).map_err(Unplayed::other)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
@@ -95,7 +95,5 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
             _ => {}
         }
     }
-    Ok(Source::Snapshot {
-        expandable: page.allocator_settings.expandable_segments,
-    })
+    Ok(())
 }

@@ -10,7 +10,7 @@ use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
-use super::gathering::{Doubts, Gathering, Source, Unplayed, choose_device};
+use super::gathering::{Doubts, Gathering, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, TorchSettings, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::ledger::is_of_framework;
@@ -20,7 +20,8 @@ use crate::import::kind::{Kind, kind_of};
 
 #[derive(Debug)]
 pub struct Trace {
-    pub source: Source,
+    /// The variables of a journal's job, with their values.
+    pub environment: Vec<(String, String)>,
     pub requests: Vec<Request>,
     /// The settings of PyTorch's allocator in the recorded job.
     pub torch: TorchSettings,
@@ -79,12 +80,8 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         (_, "pickle" | "pkl") => Kind::Snapshot,
         (kind, _) => kind,
     };
-    let source = match kind {
-        Kind::Journal => {
-            let (source, memory) = journal(path, device, &mut gathering)?;
-            device_memory = memory;
-            source
-        }
+    match kind {
+        Kind::Journal => device_memory = journal(path, device, &mut gathering)?,
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
         Kind::Other => {
             return Err(Unplayed::other(
@@ -97,9 +94,8 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         }
         Kind::Log | Kind::GzippedLog | Kind::Empty => {
             rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
-            Source::Log
         }
-    };
+    }
     let duration_ns = gathering.end();
     if gathering.requests.is_empty() {
         let none = "holds no request for linear device memory";
@@ -109,7 +105,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         }));
     }
     Ok(Trace {
-        source,
+        environment: gathering.environment,
         requests: gathering.requests,
         torch: gathering.torch,
         peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
@@ -123,8 +119,8 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
 }
 
 /// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
-/// segments that PyTorch obtained for them. Also returns the memory of the device, if the journal says it.
-fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(Source, Option<u64>), Unplayed> {
+/// segments that PyTorch obtained for them. Returns the memory of the device, if the journal says it.
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Option<u64>, Unplayed> {
     let journal = Journal::open(path)?;
     let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
@@ -238,16 +234,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                 .to_owned(),
         );
     }
-    let source = match tensors {
-        Some(tensors) => Source::Snapshot {
-            expandable: tensors.are_expandable(),
-        },
-        None => Source::Journal {
-            strategy: journal.header().strategy.clone(),
-            environment: journal.header().environment.clone(),
-        },
-    };
-    Ok((source, device_memory))
+    gathering.environment = journal.header().environment.clone();
+    Ok(device_memory)
 }
 
 /// Adds a request for linear memory, or its free. `pool` is the tensor's.

@@ -73,7 +73,7 @@ fn attend(command: &mut Command, order: &Order, folder: &Path, outcome: &mut Out
     if interrupted().is_some() || outcome.fault.is_some() {
         return Ok(());
     }
-    let (kind, words) = match worker.wait(TIME_TO_DIE, |_| ())? {
+    let (kind, words) = match worker.wait(TIME_TO_DIE, || ())? {
         End::By(status) if status.success() && outcome.is_done => {
             let why = settle(TRIES, || {
                 let after = ask_nvml(order, &host, pid);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::probe::{COMMAND, What};
+use super::probe::COMMAND;
 use crate::launch::environment::Environment;
 use crate::launch::processes::{End, Group, lines_of};
 use crate::render::format::duration;
@@ -51,16 +51,11 @@ impl Answer {
     }
 }
 
-pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> Command {
+pub fn ask(environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
     // The running program, even if another file has its name by now.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(COMMAND).arg(what.name());
-    environment.apply(&mut command, preloads);
-    command
-}
-
-pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
-    ask_by(&mut command(what, environment, preloads), limit)
+    environment.apply(command.arg(COMMAND), preloads);
+    ask_by(&mut command, limit)
 }
 
 /// As `ask`, with a command of the caller's.
@@ -72,7 +67,7 @@ pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     let mut group = Group::start(command)?;
     let lines = group.child().stdout.take().map(lines_of);
     let error_text = group.child().stderr.take().map(beginning);
-    let end = group.wait(limit, |_| {})?;
+    let end = group.wait(limit, || {})?;
     let all_ended = group.end();
     Ok(Answer {
         end,

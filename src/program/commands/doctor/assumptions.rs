@@ -53,16 +53,6 @@ struct Answer {
     source: String,
 }
 
-/// What a call costs on an idle device.
-#[derive(Debug, Serialize)]
-struct Price {
-    call: String,
-    /// The bytes of the call, or what it was called for.
-    size: String,
-    median_us: f64,
-    least_us: f64,
-}
-
 /// What becomes of a strategy.
 #[derive(Serialize)]
 struct Consequence {
@@ -77,7 +67,6 @@ struct Page<'a> {
     device: &'a str,
     assumptions: &'a [Answer],
     strategies: &'a [Consequence],
-    prices: &'a [Price],
     /// The file that later jobs read; `null` if it could not be written.
     stored: Option<String>,
 }
@@ -120,7 +109,6 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         device: &opening.device,
         assumptions: &answers,
         strategies: &consequences,
-        prices: &prices_in(&answers),
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
     let shown = if as_json {
@@ -156,7 +144,7 @@ fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Resul
     };
     // Every probe may take all of its time.
     let most = (limit + MARGIN) * 200;
-    let end = group.wait(most, |_| lines.try_iter().for_each(|line| take(line, &bar)));
+    let end = group.wait(most, || lines.try_iter().for_each(|line| take(line, &bar)));
     let all_ended = group.end();
     received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
     bar.finish_and_clear();
@@ -190,26 +178,6 @@ fn consequences(verdict: &Verdict) -> Vec<Consequence> {
         }
     };
     Strategy::ALL.iter().map(of).collect()
-}
-
-/// The rows of the table that the probe `prices` prints: `| call | size | median us | least us |`.
-fn prices_in(answers: &[Answer]) -> Vec<Price> {
-    let table = answers.iter().filter(|answer| answer.name == "prices");
-    let rows = table.flat_map(|answer| answer.figures.lines());
-    let price = |row: &str| {
-        let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
-        let us = |cell: &str| cell.strip_suffix(" us")?.parse().ok();
-        match cells[..] {
-            [call, size, median, least] => Some(Price {
-                call: call.to_owned(),
-                size: size.to_owned(),
-                median_us: us(median)?,
-                least_us: us(least)?,
-            }),
-            _ => None,
-        }
-    };
-    rows.filter_map(price).collect()
 }
 
 /// How an outcome is called in the text.

@@ -11,11 +11,11 @@ use base::text::shown;
 
 use super::Setup;
 use super::ask::{Answer, ask};
-use super::probe::{Device, Driver, What};
+use super::probe::{Device, Driver};
 use super::report::{Findings, Severity};
 use crate::analysis::names;
 use crate::failure::Failure;
-use crate::launch::binary::{self, Binary, Kind};
+use crate::launch::binary::{self, Binary};
 use crate::launch::environment::Environment;
 use crate::launch::processes::End;
 use crate::render::format::{printable, size};
@@ -28,7 +28,7 @@ const NAMED: usize = 3;
 pub fn check(told: &mut Findings, setup: &mut Setup) {
     let (environment, limit) = (setup.environment, setup.timeout);
     let layers = layers_of(environment);
-    let answer = match ask(What::Driver, environment, &layers, limit) {
+    let answer = match ask(environment, &layers, limit) {
         Ok(answer) => answer,
         Err(error) => {
             told.problem(format!("the driver could not be asked: {error}"))
@@ -43,7 +43,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         _ => {
             let how = failure(&answer, &driver, limit);
             let is_layered = layers.iter().any(|path| !environment.is_beside(path));
-            let alone = is_layered.then(|| ask(What::Driver, environment, &[], limit));
+            let alone = is_layered.then(|| ask(environment, &[], limit));
             let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
             if alone.is_some_and(|answer| answer.is_ok_and(answers)) {
                 told.problem(format!("{how}; without what LD_PRELOAD names it answers"))
@@ -62,7 +62,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
 
 /// Asks the driver for what needs it: fails if it has no device that answers.
 pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, Failure> {
-    let answer = ask(What::Driver, environment, &layers_of(environment), limit).map_err(Failure::failed)?;
+    let answer = ask(environment, &layers_of(environment), limit).map_err(Failure::failed)?;
     let driver: Driver = answer.last_state();
     let why = match (&driver.load_error, driver.init) {
         (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
@@ -94,10 +94,7 @@ fn describe(told: &mut Findings, driver: &Driver) {
     }
     let path = driver.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
     told.look_at(&path);
-    let elf = match binary::read(Path::new(&path)) {
-        Ok(Kind::Elf(elf)) => Some(elf),
-        _ => None,
-    };
+    let elf = binary::read(Path::new(&path)).ok().flatten();
     let simulated = elf.as_ref().is_some_and(|elf| elf.exports("simgpu_truth"));
     let version = driver.version.map_or_else(
         || "of unknown version".into(),

@@ -8,7 +8,7 @@ use base::text::shown;
 
 use super::Setup;
 use super::report::Findings;
-use crate::launch::binary::{self, Kind};
+use crate::launch::binary;
 use crate::launch::environment::Environment;
 
 const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
@@ -31,7 +31,7 @@ pub fn in_front(environment: &Environment) -> Option<PathBuf> {
 
 fn before_ours<'p>(environment: &Environment, paths: &'p [PathBuf]) -> Option<&'p PathBuf> {
     let ours = paths.iter().position(|path| environment.is_library(path))?;
-    let takes_memory = |path: &&PathBuf| matches!(binary::read(path), Ok(Kind::Elf(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"));
+    let takes_memory = |path: &&PathBuf| matches!(binary::read(path), Ok(Some(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"));
     paths[..ours].iter().find(takes_memory)
 }
 
@@ -91,8 +91,8 @@ fn hidden(told: &mut Findings, environment: &Environment, front: &Path, paths: &
 fn layer(told: &mut Findings, path: &Path, is_behind: bool) {
     let shown = shown(path);
     let elf = match binary::read(path) {
-        Ok(Kind::Elf(elf)) => elf,
-        Ok(_) => {
+        Ok(Some(elf)) => elf,
+        Ok(None) => {
             told.warning(format!("{shown} is no library of this machine"))
                 .advise("The loader prints an error and goes on: remove the entry.");
             return;
@@ -127,8 +127,6 @@ fn layer(told: &mut Findings, path: &Path, is_behind: bool) {
         told.note(format!(
             "{shown} is preloaded and takes calls of CUDA: it is a layer between job and driver"
         ))
-        .advise(
-            "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
-        );
+        .advise("The library works with such layers.");
     }
 }

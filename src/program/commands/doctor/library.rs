@@ -15,7 +15,6 @@ use crate::launch::processes::End;
 
 const REINSTALL: &str = "Take the libvramshim.so that was built with this program (scripts/build).";
 
-/// Notes whether a job can be started under the library.
 pub fn check(told: &mut Findings, setup: &mut Setup) {
     let Some(path) = &setup.environment.library else {
         let why = setup
@@ -43,7 +42,6 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             .advise(REINSTALL);
     } else {
         told.ok("the loader takes it");
-        setup.is_usable = true;
     }
 }
 

@@ -1,15 +1,12 @@
 //! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
-//! processes: `probe` runs in a child, and `ask` starts it. `trial` runs the user's command for a limited time.
-//! `assumptions` asks the driver what the strategies assume. `forecast` reads its answers again, and says what the strategy
-//! will do here. `book` compares the books of a layer and of the library.
+//! processes: `probe` runs in a child, and `ask` starts it. `assumptions` asks the driver what the strategies assume. `forecast` reads its answers again, and says what the strategy
+//! will do here.
 
 mod accounts;
 mod ask;
 mod assumptions;
-mod book;
-mod command;
 mod driver;
 mod folder;
 mod forecast;
@@ -19,14 +16,12 @@ mod machine;
 mod probe;
 mod report;
 mod settings;
-mod trial;
 
-use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
 use config::{Config, ConfigError, parse_duration};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::report::Findings;
 use crate::failure::Failure;
@@ -34,23 +29,19 @@ use crate::launch::environment::Environment;
 use crate::launch::options::JobOptions;
 use crate::launch::processes;
 pub use driver::ask_driver;
-pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
+pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, answer as answer_probe};
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor --for 60s -- python train.py      # also whether the command's calls reach the library
-  vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
+  vramshim doctor --strategy auto_growth --limit 8GiB    # a job with these options
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
-The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
---for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
+Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With \
+--assumptions: 3 if a strategy does without something; 4 if the driver does not answer.";
 
-Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
---book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
-
-/// The exit codes of `--assumptions` and `--book`: a strategy falls back, or the books differ; no driver answers.
+/// The exit codes of `--assumptions`: a strategy falls back; no driver answers.
 const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
 
@@ -63,29 +54,17 @@ pub struct Doctor {
     #[command(flatten)]
     options: JobOptions,
 
-    /// Print JSON: every finding, what the driver answered, what COMMAND did
+    /// Print JSON: every finding, and what the driver answered
     #[arg(long)]
     json: bool,
-
-    /// How long COMMAND may run, such as 30s or 2min
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
-    moment: Duration,
 
     /// How long the driver may take to answer, such as 30s or 2min [default: 30s; with --assumptions 10s a question]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
 
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
-    #[arg(long, conflicts_with_all = ["command", "moment"])]
+    #[arg(long)]
     assumptions: bool,
-
-    /// Take memory by each road, give it back, and compare what the next layer counts (cuMemGetInfo) with the ledger
-    #[arg(long, conflicts_with_all = ["command", "moment", "assumptions"])]
-    book: bool,
-
-    /// A command to try, with its arguments; it runs for the time of --for
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -101,15 +80,8 @@ struct Setup<'a> {
     config: Config,
     errors: Vec<ConfigError>,
     timeout: Duration,
-    command: &'a [OsString],
-    /// How long the command may run.
-    moment: Duration,
-    /// Whether the command can be tried under the library.
-    is_usable: bool,
     driver: Option<Driver>,
     forecast: Vec<forecast::Forecast>,
-    /// The figures of the trial; `null` if no command was run.
-    trial: Value,
 }
 
 impl Setup<'_> {
@@ -122,7 +94,7 @@ impl Setup<'_> {
 type Check = fn(&mut Findings, &mut Setup);
 
 /// All checks, in the order of the report. A name may have two checks; findings may have a name of their own.
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 11] = [
     ("library", library::check),
     ("preload", layers::check),
     ("settings", settings::check),
@@ -134,8 +106,6 @@ const CHECKS: [(&str, Check); 13] = [
     ("settings", settings::check_shared),
     ("assumptions", forecast::check_stored),
     ("strategy", forecast::check),
-    ("command", command::check),
-    ("trial", trial::check),
 ];
 
 impl Doctor {
@@ -144,11 +114,6 @@ impl Doctor {
         processes::take_charge();
         let done = if self.assumptions {
             assumptions::examine(&environment, self.timeout.unwrap_or(TIME_OF_A_QUESTION), self.json)
-        } else if self.book {
-            match no_library {
-                None => book::examine(&environment, self.timeout.unwrap_or(TIME_OF_THE_DRIVER), self.json),
-                Some(why) => Err(Failure::failed(why.message())),
-            }
         } else {
             self.check_all(&environment, no_library)
         };
@@ -167,12 +132,8 @@ impl Doctor {
             config,
             errors,
             timeout: self.timeout.unwrap_or(TIME_OF_THE_DRIVER),
-            command: &self.command,
-            moment: self.moment,
-            is_usable: false,
             driver: None,
             forecast: Vec::new(),
-            trial: Value::Null,
         };
         let mut findings = Findings::default();
         for (name, check) in CHECKS {
@@ -190,7 +151,6 @@ impl Doctor {
                 "worst": worst,
                 "driver": setup.driver,
                 "forecast": setup.forecast,
-                "trial": setup.trial,
             }))
         } else {
             report::table(&findings)

@@ -3,8 +3,6 @@
 //!
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
-mod roads;
-
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::io::Write;
@@ -13,36 +11,14 @@ use std::ptr;
 
 use base::cuda::DriverError;
 use base::kernel::DMA_BUF_SUPPORTED;
-use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Listed};
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
-pub use roads::{Book, Books, GivenBack, Road, Row, Steps, Taken, Verdict};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
-
-#[derive(Args)]
-pub struct Probe {
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum What {
-    /// What the driver reports about itself and its devices.
-    Driver,
-    /// What the next layer and the ledger say while memory is taken and given back.
-    Roads,
-}
-
-impl What {
-    pub fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
 
 /// What the driver has answered so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -112,22 +88,6 @@ impl Device {
     }
 }
 
-impl Probe {
-    pub fn answer(self) {
-        match self.what {
-            What::Driver => probe_driver(),
-            What::Roads => roads::probe(),
-        }
-    }
-}
-
-fn tell(what: &impl Serialize) {
-    let mut out = std::io::stdout().lock();
-    // Writing fails only if the parent no longer reads.
-    let _ = serde_json::to_writer(&mut out, what);
-    let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
 /// What the library looks for before it chooses a policy (`preload/next/abilities.rs`).
 const FOR_POLICIES: [&CStr; 5] = [
     c"cuEventCreate",
@@ -150,11 +110,19 @@ const FOR_MAPPING: [&CStr; 8] = [
 impl Driver {
     fn step(&mut self, doing: &str) {
         self.doing = doing.into();
-        tell(self);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let mut out = std::io::stdout().lock();
+        // Writing fails only if the parent no longer reads.
+        let _ = serde_json::to_writer(&mut out, self);
+        let _ = out.write_all(b"\n").and_then(|()| out.flush());
     }
 }
 
-fn probe_driver() {
+/// What the driver reports about itself and its devices.
+pub fn answer() {
     let mut known = Driver::default();
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
@@ -162,7 +130,7 @@ fn probe_driver() {
         Err(error) => known.load_error = Some(error),
     }
     known.done = true;
-    tell(&known);
+    known.tell();
 }
 
 fn ask_library(library: &Library, known: &mut Driver) {

@@ -29,7 +29,6 @@ pub fn json_of(played: &Played) -> Value {
         "prices": prices,
         "price_table": played.price_table,
         "strategies": strategies,
-        "recommendation": played.recommendation,
     })
 }
 

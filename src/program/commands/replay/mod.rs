@@ -1,6 +1,5 @@
 //! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
-mod advice;
 mod json;
 mod table;
 
@@ -25,8 +24,7 @@ use crate::journals::only;
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
-use crate::replay::{self, Outcome, Setup, Source, Trace, Unplayed, play, smallest_device};
-use advice::Recommendation;
+use crate::replay::{self, Outcome, Setup, Trace, Unplayed, play, smallest_device};
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
 struct Row {
@@ -45,7 +43,6 @@ struct Played<'a> {
     rows: &'a [Row],
     /// The strategies of which nothing is known, and why.
     not_known: &'a [(&'static str, &'static str)],
-    recommendation: &'a Recommendation,
 }
 
 #[derive(Args)]
@@ -125,16 +122,12 @@ With --repeat the JSON has each repetition: a job that repeats itself should cal
 two repetitions belong to the second one.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
-1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
-journal's strategy, or PyTorch's allocator for logs and snapshots. It weighs memory against driver time and waiting.
+1 MiB or 0.1%).
 
 Exit codes: 0 done, 1 the trace cannot be read, 2 an option or a table of prices cannot be used.";
 
-/// The settings that a journal's job ran with; the default settings for other traces.
-fn settings_of(source: &Source) -> Settings {
-    let Source::Journal { environment, .. } = source else {
-        return Settings::default();
-    };
+/// The settings that a job with these variables ran with.
+fn settings_of(environment: &[(String, String)]) -> Settings {
     let lookup = |name: &str| {
         let found = environment.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| OsString::from(value))
@@ -172,7 +165,7 @@ impl Replay {
             _ => Failure::failed(problem),
         })?;
         drop(reading);
-        let mut settings = settings_of(&trace.source);
+        let mut settings = settings_of(&trace.environment);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
             trace.notes.push(format!(
@@ -207,7 +200,6 @@ impl Replay {
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
         let not_known = |&name: &&'static str| Some((name, trace.not_known(name)?));
         let not_known: Vec<_> = names.iter().filter_map(not_known).collect();
-        let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
         playing.finish_and_clear();
         let played = Played {
             name: shown(&path),
@@ -216,7 +208,6 @@ impl Replay {
             setup: &setup,
             rows: &rows,
             not_known: &not_known,
-            recommendation: &recommendation,
         };
         let mut out = io::BufWriter::new(io::stdout().lock());
         let printed = if self.json {

@@ -1,4 +1,4 @@
-//! The text of `replay`: a table, and the recommendation.
+//! The text of `replay`: a table.
 
 use std::io::{self, Write};
 
@@ -65,8 +65,7 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
     });
     let rows = rows.chain(not_known).collect();
     let numbers: Vec<usize> = (1..heads.len() - 1).collect();
-    table(out, &heads, &numbers, rows)?;
-    writeln!(out, "Recommendation: {}", played.recommendation.why)
+    table(out, &heads, &numbers, rows)
 }
 
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {

@@ -1,2 +1,0 @@
-/* Does nothing. */
-int main(void) { return 0; }
