@@ -2,6 +2,7 @@
 //! import without an arrow fails, and so does an arrow without an import.
 
 mod imports;
+mod opens;
 
 use std::collections::{BTreeMap, BTreeSet};
 

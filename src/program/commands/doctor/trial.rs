@@ -10,12 +10,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use base::api::Class;
 use base::process::job_name_of_process;
 use config::table;
+use journal::reader::plain::journals_in;
 use serde_json::{Value, json};
 
 use super::Setup;
 use super::report::{Findings, Severity};
 use crate::analysis::job::Job;
-use crate::journals::in_folder;
 use crate::launch::environment::Environment;
 use crate::launch::processes::{End, Group};
 use crate::render::format::{count, duration, printable, times};
@@ -131,7 +131,7 @@ fn run(setup: &Setup, folder: &Path) -> io::Result<(End, Vec<Process>)> {
         }
     })?;
     group.end();
-    for path in in_folder(folder)? {
+    for path in journals_in(folder)? {
         match Job::load(&path, |_, _| {}) {
             Ok(job) => {
                 let process = seen.entry(job.header.pid).or_default();
