@@ -16,6 +16,7 @@ use journal::format::{Allocation, Event, Record};
 use serde::Serialize;
 
 use super::blocks::Blocks;
+use super::budget::Charge;
 use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
 use super::host_levels::HostLevels;
 use super::scene::{Around, Scenes};
@@ -408,6 +409,7 @@ fn key(of: &Allocation) -> Key {
 #[derive(Default)]
 struct Table {
     live: Vec<Live>,
+    charge: Charge,
     /// Where each lies in `live`.
     places: HashTable<u32>,
     hasher: RandomState,
@@ -442,6 +444,7 @@ impl Table {
     fn insert(&mut self, live: Live) {
         let place = self.live.len() as u32;
         self.live.push(live);
+        self.charge.for_live(self.live.len());
         let (hasher, live) = (&self.hasher, &self.live);
         let hash = |&place: &u32| hasher.hash_one(Table::key(&live[place as usize]));
         self.places.insert_unique(hash(&place), place, hash);
