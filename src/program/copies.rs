@@ -3,12 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use journal::reader::{Header, Journal, Stacks, State};
+use journal::reader::{Header, Journal, Stacks, State, plain};
 
 use crate::analysis::job::IMPORTED;
 use crate::analysis::running::file_id;
@@ -64,7 +63,9 @@ fn is_copy(standing: &Standing, path: &Path, other: &Path) -> bool {
 }
 
 fn is_same_text(one: &Path, other: &Path) -> io::Result<bool> {
-    let (one, other) = (File::open(one)?, File::open(other)?);
+    let (Some(one), Some(other)) = (plain::open(one)?, plain::open(other)?) else {
+        return Ok(false);
+    };
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }

@@ -4,10 +4,31 @@
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
+use base::units::parse_size;
+use clap::Args;
 use journal::reader::{Stacks, TensorFile};
 
+use crate::analysis::budget;
 use crate::analysis::running::{FileId, file_id};
 use crate::failure::Failure;
+
+/// The option that bounds what a command keeps of journals.
+#[derive(Args)]
+pub struct MaxMemory {
+    /// Memory for the live allocations of the journals; a journal that needs more is left out and named
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes)]
+    max_memory: u64,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| "give bytes or a unit, such as 64MiB".to_owned())
+}
+
+impl MaxMemory {
+    pub fn set(&self) {
+        budget::set(self.max_memory);
+    }
+}
 
 /// Files that must stay, by device and inode.
 pub struct Inputs(Vec<(FileId, PathBuf)>);

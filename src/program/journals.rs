@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
 use journal::reader::Journal;
+use journal::reader::plain::{entries_of, journals_in};
 
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::copies;
@@ -23,7 +24,7 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
             journals.insert(path.clone());
             continue;
         }
-        match in_folder(path) {
+        match journals_in(path) {
             Ok(found) if found.is_empty() => problems.push(format!(
                 "{}: no journals (.{EXTENSION} files) in this folder; a process writes one once it uses CUDA",
                 shown(path)
@@ -57,18 +58,6 @@ pub fn only(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The journals in a folder, copies too.
-pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
 /// Why no journal is found without an argument.
 #[derive(Debug, thiserror::Error)]
 pub enum NoneHere {
@@ -81,9 +70,11 @@ pub enum NoneHere {
 /// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
 /// working folder, and in the folders `vramshim-*` there.
 pub fn newest() -> Result<PathBuf, NoneHere> {
-    std::fs::read_dir(".").map_err(NoneHere::Unreadable)?;
+    drop(entries_of(Path::new(".")).map_err(NoneHere::Unreadable)?);
     let folders = places();
-    let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
+    let journals = folders
+        .iter()
+        .flat_map(|folder| journals_in(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
     let (_, newest) = dated.max().ok_or(NoneHere::NoJournal)?;
     Ok(match newest.parent() {
@@ -96,7 +87,7 @@ pub fn newest() -> Result<PathBuf, NoneHere> {
 fn places() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = chosen().into_iter().collect();
     folders.push(PathBuf::from("."));
-    let here = std::fs::read_dir(".").into_iter().flatten().flatten();
+    let here = entries_of(Path::new(".")).into_iter().flatten();
     folders.extend(here.map(|entry| entry.path()).filter(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("vramshim-") && path.is_dir()

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use journal::reader::may_grant;
+use journal::reader::plain::may_grant;
 use tempfile::NamedTempFile;
 
 use crate::escaped::Escaped;

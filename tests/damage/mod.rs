@@ -4,6 +4,7 @@
 mod commands;
 mod foreign;
 mod holes;
+mod hostile;
 mod sweep;
 
 use std::path::Path;

@@ -1,62 +1,133 @@
-//! Opens files that another user may have placed: plain files alone, and never a wait.
+//! Opens what another user may have placed: files, folders and sockets that jobs and other users name. Nothing else in the
+//! program does. A file is a plain one, is found before it is opened, and no call waits for what is at its other end.
 
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io;
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use base::descriptor::result;
+use base::identity::effective_user;
 
 use crate::format::EXTENSION;
 
+/// The most files of one kind that are taken from one folder.
+const MOST_FILES: usize = 1 << 16;
 /// Whether a file was opened here that not all users may read.
 static IS_PRIVATE: AtomicBool = AtomicBool::new(false);
 
 /// Opens a file for reading; `None` if it is no plain file. Does not wait.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
-    // The kind of the file is checked before the file is opened, because opening a device file can have effects.
-    if !std::fs::metadata(path)?.is_file() {
-        return Ok(None);
-    }
-    // If a FIFO has taken the file's place meanwhile, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    noted(file)
+    found(path, 0)
 }
 
 /// Opens a file that lies beside a journal, whose name differs in its extension alone. `None` if it is no plain file but,
 /// for example, a link. An error if another user than the journal's made the file, which is neither this one nor root.
-pub(super) fn beside(path: &Path) -> io::Result<Option<File>> {
-    if !std::fs::symlink_metadata(path)?.is_file() {
+pub fn beside(path: &Path) -> io::Result<Option<File>> {
+    match found(path, libc::O_NOFOLLOW)? {
+        Some(file) if !may_lie_beside(file.metadata()?.uid(), path) => Err(io::Error::other(
+            "another user than the journal's made it, so it is left out",
+        )),
+        other => Ok(other),
+    }
+}
+
+/// The place is looked at before the file there is opened, because opening a device has effects. What is opened is what was
+/// looked at, whatever has its name by then.
+fn found(path: &Path, flags: libc::c_int) -> io::Result<Option<File>> {
+    let open = |path: &Path, flags| File::options().read(true).custom_flags(flags).open(path);
+    let mut place = open(path, libc::O_PATH | libc::O_NOFOLLOW)?;
+    let mut about = place.metadata()?;
+    if about.is_symlink() && flags & libc::O_NOFOLLOW == 0 {
+        let maker = about.uid();
+        place = open(path, libc::O_PATH)?;
+        about = place.metadata()?;
+        // What /proc shows of a process is no name that a user made.
+        let is_trusted = [0, effective_user(), about.uid()].contains(&maker) || path.starts_with("/proc");
+        if !is_trusted {
+            return Err(io::Error::other("a link of another user, to a file that is not theirs"));
+        }
+    }
+    if !about.is_file() {
         return Ok(None);
     }
-    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !may_lie_beside(file.metadata()?.uid(), path) {
-        return Err(io::Error::other(
-            "another user than the journal's made it, so it is left out",
-        ));
+    let same = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    let file = match open(&same, libc::O_NONBLOCK) {
+        // Without /proc the name is all there is. If it stands for a FIFO by now, `O_NONBLOCK` keeps this from waiting.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open(path, libc::O_NONBLOCK | flags)?,
+        other => other?,
+    };
+    // What others may do with the file counts for what is made from it.
+    if about.mode() & 0o004 == 0 {
+        IS_PRIVATE.store(true, Relaxed);
     }
-    noted(file)
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 /// Whether a file of this user may belong to the journal beside `path`: the user is the journal's, this process's or root.
 pub(crate) fn may_lie_beside(owner: u32, path: &Path) -> bool {
-    // SAFETY: the call takes nothing and cannot fail.
-    let own = unsafe { libc::geteuid() };
     let of_journal = || std::fs::metadata(path.with_extension(EXTENSION)).is_ok_and(|journal| journal.uid() == owner);
-    owner == own || owner == 0 || of_journal()
-}
-
-/// Notes what others may do with a file that is read, and returns the file if it is plain.
-fn noted(file: File) -> io::Result<Option<File>> {
-    let found = file.metadata()?;
-    if found.mode() & 0o004 == 0 {
-        IS_PRIVATE.store(true, Relaxed);
-    }
-    Ok(found.is_file().then_some(file))
+    owner == effective_user() || owner == 0 || of_journal()
 }
 
 /// The bits of the mode that a file made from all files opened so far may have: if not all users may read each of them,
 /// only this one gets the new file.
 pub fn may_grant() -> u32 {
     if IS_PRIVATE.load(Relaxed) { 0o600 } else { 0o666 }
+}
+
+/// What is in a folder. A folder can have any number of entries: take as many as are of use.
+pub fn entries_of(folder: &Path) -> io::Result<impl Iterator<Item = DirEntry> + use<>> {
+    std::fs::read_dir(folder).map(Iterator::flatten)
+}
+
+/// The files of a folder whose names have this extension.
+pub fn named_in(folder: &Path, extension: &str) -> io::Result<impl Iterator<Item = DirEntry>> {
+    let is_named = move |entry: &DirEntry| Path::new(&entry.file_name()).extension() == Some(extension.as_ref());
+    entries_of(folder).map(|entries| entries.filter(is_named))
+}
+
+/// The journals of a folder, copies too. An error if there are more than can be meant.
+pub fn journals_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let named = named_in(folder, EXTENSION)?.map(|entry| entry.path());
+    let journals: Vec<PathBuf> = named.take(MOST_FILES + 1).collect();
+    match journals.len() {
+        ..=MOST_FILES => Ok(journals),
+        _ => Err(io::Error::other(format!(
+            "it has more than {MOST_FILES} journals: name those that you want"
+        ))),
+    }
+}
+
+/// Connects to a socket. Waits at most so long for the other end, also for each later read and write.
+pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    // SAFETY: in this plain C structure zero is a value of every field.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    let name = path.as_os_str().as_bytes();
+    if name.len() >= address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (letter, &byte) in address.sun_path.iter_mut().zip(name) {
+        *letter = byte as libc::c_char;
+    }
+    // SAFETY: the call takes numbers, and nothing else owns the descriptor that it makes.
+    let stream = unsafe {
+        let made = result(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
+        UnixStream::from_raw_fd(made)
+    };
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let length = offset_of!(libc::sockaddr_un, sun_path) + name.len() + 1;
+    debug_assert!(length <= size_of::<libc::sockaddr_un>());
+    let pointer = (&raw const address).cast();
+    // SAFETY: the address outlives the call and has the length that the call is told.
+    result(unsafe { libc::connect(stream.as_raw_fd(), pointer, length as libc::socklen_t) })?;
+    Ok(stream)
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::{fs, io, ptr};
 
 use base::descriptor::{Descriptor, result};
-use base::identity::effective_user;
+use base::identity::{effective_user, peer_of};
 
 /// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
 pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -72,17 +72,12 @@ pub fn accept(listener: &Descriptor) -> io::Result<Descriptor> {
     unsafe { Descriptor::made(accepted) }
 }
 
-/// Whether the process at the other end belongs to this process's user, or to root if `root_may`. The kernel says so, not
-/// the peer.
+/// Whether the process at the other end belongs to this process's user, or to root if `root_may`.
 pub fn peer_is_ours(peer: &Descriptor, root_may: bool) -> bool {
-    let Some(fd) = peer.number() else { return false };
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut who: libc::ucred = unsafe { zeroed() };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, option, out) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
-    // SAFETY: both pointers are to variables of this frame, of the size that the call is told.
-    let is_told = unsafe { libc::getsockopt(fd, level, option, out, &mut size) == 0 };
-    is_told && (who.uid == effective_user() && tells_a_user(&who) || root_may && who.uid == 0)
+    let Some(Ok(who)) = peer.number().map(peer_of) else {
+        return false;
+    };
+    who.uid == effective_user() && tells_a_user(&who) || root_may && who.uid == 0
 }
 
 /// Whether the number of the peer's user means one user. In a user namespace the kernel gives each user whom it does not map the

@@ -2,9 +2,9 @@
 //! bound for the module code in GPU memory, because the driver loads only used code of one GPU architecture.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::PathBuf;
 
+use journal::reader::plain;
 use object::{Object, ObjectSection, ReadCache};
 
 const SECTION: &str = ".nv_fatbin";
@@ -24,11 +24,7 @@ pub fn mapped_by(pid: u32) -> u64 {
 }
 
 fn in_file(path: PathBuf) -> Option<u64> {
-    // The check comes before the open, because opening a mapped device file may have side effects.
-    if !std::fs::metadata(&path).ok()?.is_file() {
-        return None;
-    }
-    let cache = ReadCache::new(File::open(path).ok()?);
+    let cache = ReadCache::new(plain::open(&path).ok()??);
     let object = object::File::parse(&cache).ok()?;
     Some(object.section_by_name(SECTION)?.size())
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use base::identity::folder_of;
+use base::identity::{effective_user, folder_of};
 use base::text::shown;
 
 const SIMULATED: &str = "SIMGPU_";
@@ -139,10 +139,8 @@ pub fn is_simulated(name: &OsStr) -> bool {
 fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, WhyClosed> {
     let process = folder_of(pid);
     // The variables name libraries that this program will load. It therefore accepts only processes of its own user.
-    // SAFETY: geteuid has no preconditions.
-    let own = unsafe { libc::geteuid() };
     let owner = fs::metadata(&process).map(|process| process.uid());
-    if owner.ok() != Some(own) {
+    if owner.ok() != Some(effective_user()) {
         return Err(WhyClosed::OtherUser(pid));
     }
     let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();

@@ -8,9 +8,11 @@ use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::identity;
 use base::text::shown;
+use base::units::size;
 use journal::format::Record;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State, TensorFile};
 
+use super::budget;
 use super::device_ledger::DeviceLedger;
 use super::held::{Caches, Held};
 use super::ledger::Ledger;
@@ -55,6 +57,8 @@ pub enum LoadError {
         position: u64,
         error: io::Error,
     },
+    #[error("{}: left out: it has more live allocations than --max-memory {} has room for; give more", shown(.0), size(*.1))]
+    OverBudget(PathBuf, u64),
 }
 
 impl LoadError {
@@ -133,6 +137,9 @@ impl Job {
                 observer.before(&ledger, &record);
             }
             ledger.apply(&record);
+            if budget::is_exceeded() {
+                return Err(LoadError::OverBudget(path.to_owned(), budget::most()));
+            }
             for observer in observers.iter_mut() {
                 observer.after(&ledger, &record);
             }

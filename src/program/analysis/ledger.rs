@@ -16,6 +16,7 @@ use journal::format::{Allocation, Event, Record};
 use serde::Serialize;
 
 use super::blocks::Blocks;
+use super::budget::Charge;
 use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
 use super::host_levels::HostLevels;
 use super::scene::{Around, Scenes};
@@ -210,12 +211,12 @@ impl Ledger {
     }
 
     pub fn count_live(&self) -> usize {
-        self.live.table.len()
+        self.live.live.len()
     }
 
     /// The live allocations in no order.
     pub fn live_unsorted(&self) -> impl Iterator<Item = &Live> {
-        self.live.table.iter()
+        self.live.live.iter()
     }
 
     /// The allocation that the last record removed: freed, or replaced by another at the same address.
@@ -404,10 +405,13 @@ fn key(of: &Allocation) -> Key {
     (NameSpace::of(of.class.number()), of.address)
 }
 
-/// The live allocations, by what names them.
+/// The live allocations, by what names them. They lie side by side, so that each costs hardly more than its fields.
 #[derive(Default)]
 struct Table {
-    table: HashTable<Live>,
+    live: Vec<Live>,
+    charge: Charge,
+    /// Where each lies in `live`.
+    places: HashTable<u32>,
     hasher: RandomState,
 }
 
@@ -418,20 +422,32 @@ impl Table {
 
     fn get(&self, key: Key) -> Option<&Live> {
         let hash = self.hasher.hash_one(key);
-        self.table.find(hash, |live| Table::key(live) == key)
+        let is_it = |&place: &u32| Table::key(&self.live[place as usize]) == key;
+        self.places.find(hash, is_it).map(|&place| &self.live[place as usize])
     }
 
     fn remove(&mut self, key: Key) -> Option<Live> {
         let hash = self.hasher.hash_one(key);
-        let found = self.table.find_entry(hash, |live| Table::key(live) == key);
-        Some(found.ok()?.remove().0)
+        let live = &self.live;
+        let is_it = |&place: &u32| Table::key(&live[place as usize]) == key;
+        let (place, _) = self.places.find_entry(hash, is_it).ok()?.remove();
+        // The last one moves to the place.
+        let last = (self.live.len() - 1) as u32;
+        if place != last {
+            let hash = self.hasher.hash_one(Table::key(&self.live[last as usize]));
+            *self.places.find_mut(hash, |&other| other == last)? = place;
+        }
+        Some(self.live.swap_remove(place as usize))
     }
 
     /// Adds an allocation whose key is not there.
     fn insert(&mut self, live: Live) {
-        let hasher = &self.hasher;
-        let hash = |live: &Live| hasher.hash_one(Table::key(live));
-        self.table.insert_unique(hash(&live), live, hash);
+        let place = self.live.len() as u32;
+        self.live.push(live);
+        self.charge.for_live(self.live.len());
+        let (hasher, live) = (&self.hasher, &self.live);
+        let hash = |&place: &u32| hasher.hash_one(Table::key(&live[place as usize]));
+        self.places.insert_unique(hash(&place), place, hash);
     }
 }
 

@@ -17,6 +17,7 @@
 //! say what a stack is called. `frameless` says why an allocation has no frames.
 
 mod blocks;
+pub mod budget;
 pub mod came;
 mod device_code;
 pub mod device_ledger;

@@ -53,9 +53,7 @@ impl Space {
 
     /// The gaps as start and end, in the order of addresses.
     pub fn free_ranges(&self) -> Vec<(u64, u64)> {
-        let mut blocks: Vec<_> = self.blocks.iter().collect();
-        blocks.sort_unstable();
-        gaps(self.ranges(), blocks)
+        gaps(self.ranges(), self.blocks.iter())
     }
 
     /// Whether the address lies in a segment.
@@ -103,10 +101,6 @@ impl Space {
         self.known_largest.set(None);
         if length == 0 {
             return start.checked_add(length).map(|_| ()).ok_or(Contradiction);
-        }
-        // A place where a block was lies in a segment, because places go with their segment.
-        if let Some(done) = self.blocks.reuse(start, length) {
-            return done;
         }
         let end = start.checked_add(length).ok_or(Contradiction)?;
         match self.joined.around(start) {

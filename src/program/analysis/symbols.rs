@@ -14,8 +14,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use base::identity::effective_user;
 use journal::format::Frame;
-use journal::reader::{Module, Place, Stacks, open_plain};
+use journal::reader::{Module, Place, Stacks, plain};
 use object::{Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind};
 
 /// The tables of symbols of one module have at most so many bytes, and those of all modules of a job together.
@@ -54,9 +55,7 @@ fn name(stacks: &mut Stacks) {
 /// Whether no other user can cut the file. The debug information is mapped, and what is mapped and cut would end this program;
 /// `vramshim serve` reads the journals of others. Symbols are read without a mapping.
 fn is_never_cut(about: &Metadata) -> bool {
-    // SAFETY: geteuid has no preconditions.
-    let user = unsafe { libc::geteuid() };
-    about.uid() == user || about.uid() == 0 && about.mode() & 0o022 == 0
+    about.uid() == effective_user() || about.uid() == 0 && about.mode() & 0o022 == 0
 }
 
 /// The frames at offsets of one file; of each those that were inlined there too, innermost first. `None` if the file cannot
@@ -79,7 +78,7 @@ pub fn frames_in(path: &str, build_id: &str, offsets: &[u64]) -> Option<HashMap<
 
 /// Names the places in one module, with at most `left` bytes of tables. `None` if its file cannot be read or is another one.
 fn name_in(module: &Module, places: &[Place], left: &mut u64, named: &mut HashMap<Place, Vec<Frame>>) -> Option<()> {
-    let opened = open_plain(Path::new(&*module.path)).ok()??;
+    let opened = plain::open(Path::new(&*module.path)).ok()??;
     let about = opened.metadata().ok()?;
     // The file itself once more: another one may have its name by now.
     let same = format!("/proc/self/fd/{}", opened.as_raw_fd());

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
 
 use base::text::{printable, shown};
 use clap::Args;
 use journal::format::Frame;
+use journal::reader::plain;
 
 use crate::analysis::symbols;
 use crate::escaped::Escaped;
@@ -29,6 +30,8 @@ Exit codes: 0 done, also if some frames have no name, 1 if the text cannot be re
 /// A report has fewer frames one behind the other. What a hostile text has is named in pieces.
 const MOST_WAITING: usize = 256;
 const LONGEST_NAME: usize = 400;
+/// Bytes. A longer line is no frame, and is copied in pieces.
+const LONGEST_LINE: u64 = 64 << 10;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -137,7 +140,7 @@ impl Names {
     fn copy(&mut self, mut text: impl BufRead, out: &mut impl Write) -> io::Result<io::Result<()>> {
         loop {
             let mut line = Vec::new();
-            let read = match text.read_until(b'\n', &mut line) {
+            let read = match (&mut text).take(LONGEST_LINE).read_until(b'\n', &mut line) {
                 Ok(read) => read,
                 Err(error) => return Ok(Err(error)),
             };
@@ -158,6 +161,12 @@ impl Names {
     }
 }
 
+/// A pipe can be given as the standard input.
+fn opened(file: &Path) -> io::Result<File> {
+    let no_file = || io::Error::other("no plain file: give its text as the standard input");
+    plain::open(file)?.ok_or_else(no_file)
+}
+
 impl Frames {
     pub fn name(self) -> Result<(), Failure> {
         let unread = |error: io::Error| match &self.file {
@@ -173,7 +182,7 @@ impl Frames {
             Box::new(io::BufWriter::new(stdout))
         };
         let copied = match &self.file {
-            Some(file) => names.copy(BufReader::new(File::open(file).map_err(unread)?), &mut out),
+            Some(file) => names.copy(BufReader::new(opened(file).map_err(unread)?), &mut out),
             None => names.copy(io::stdin().lock(), &mut out),
         };
         copied.map_err(Failure::unwritten)?.map_err(unread)?;

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, MaxMemory};
 use crate::journals::{collect, newest, only};
 use crate::output::Output;
 use crate::render::progress;
@@ -53,10 +53,14 @@ pub struct Report {
     /// Print the data of the report as JSON, and write no file
     #[arg(long, conflicts_with = "output")]
     json: bool,
+
+    #[command(flatten)]
+    memory: MaxMemory,
 }
 
 impl Report {
     pub fn make(self) -> Result<(), Failure> {
+        self.memory.set();
         let mut problems = Vec::new();
         let paths = if self.paths.is_empty() {
             vec![newest().map_err(Failure::failed)?]

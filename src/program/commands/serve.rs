@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::text::shown;
 use clap::Args;
+use journal::reader::plain;
 
 use crate::failure::Failure;
 use crate::journals;
@@ -178,7 +179,7 @@ impl Serve {
 
 /// A folder and the folders in it. No link leads elsewhere: the type is that of the entry.
 fn with_folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = plain::entries_of(folder).into_iter().flatten();
     let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let inner = inner.map(|entry| entry.path());
     std::iter::once(folder.to_owned()).chain(inner).collect()

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
 use journal::format::{Event, Record};
-use journal::reader::{Device, Header, Journal, State};
+use journal::reader::{Device, Header, Journal, State, plain};
 
 use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
@@ -88,7 +88,7 @@ pub fn write(
     force: bool,
     may: &dyn Fn(&Path) -> io::Result<()>,
 ) -> io::Result<Done> {
-    if !force && std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+    if !force && plain::entries_of(out).is_ok_and(|mut entries| entries.next().is_some()) {
         let told = format!(
             "{}: has files already: give another folder with -o, or --force",
             shown(out)

@@ -46,7 +46,7 @@ pub enum Unreadable {
 
 /// Opens a file. A file that another program makes longer is read up to the size that it has now, so that reading ends.
 pub fn open(path: &Path) -> Result<Take<File>, Unreadable> {
-    let Some(file) = journal::reader::open_plain(path)? else {
+    let Some(file) = journal::reader::plain::open(path)? else {
         return Err(Unreadable::NoPlainFile(other(path.metadata()?.file_type())));
     };
     let size = file.metadata()?.len();

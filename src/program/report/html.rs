@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use journal::reader::plain;
 use sha2::{Digest, Sha256};
 
 use super::data::Report;
@@ -49,7 +50,10 @@ const HEAD: u64 = 4096;
 /// Whether the file is a report that `write` made, of this or an earlier version.
 pub fn is_report(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
-    std::fs::File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    let Some(file) = plain::open(path)? else {
+        return Ok(false);
+    };
+    file.take(HEAD).read_to_end(&mut head)?;
     let head = String::from_utf8_lossy(&head);
     Ok(head.starts_with("<!doctype html>") && head.contains("<title>GPU memory</title>"))
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use base::text::{printable, shown};
 use base::uuid::uuid_text;
+use journal::reader::plain;
 use quota::file::EXTENSION;
 use quota::glimpse::glimpse;
 
@@ -55,15 +56,15 @@ impl Accounts {
             if !seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
                 continue;
             }
-            let files = match std::fs::read_dir(&folder) {
-                Ok(files) => files.flatten().map(|file| file.path()),
+            let files = match plain::named_in(&folder, EXTENSION) {
+                Ok(files) => files.map(|file| file.path()),
                 Err(error) => {
                     self.folders_failed += 1;
                     self.fail(&folder, &error.to_string());
                     continue;
                 }
             };
-            for path in files.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION)) {
+            for path in files {
                 if self.read.len() == MOST {
                     self.failed += 1;
                     continue;

@@ -4,11 +4,13 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use base::text::shown;
+use journal::reader::plain;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// An address that a socket listens at.
@@ -90,6 +92,9 @@ pub(super) fn bind(address: &Address) -> io::Result<(Listener, Address)> {
     }
 }
 
+/// How long another process may take to answer at the address.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Makes a socket that only its user reaches. A socket at which no process listens any more is replaced.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Ok(found) = path.symlink_metadata() {
@@ -97,7 +102,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         if !found.file_type().is_socket() {
             return taken("the path has a file that is no socket");
         }
-        match UnixStream::connect(path) {
+        match plain::connect(path, PATIENCE) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
             Err(error) => return Err(error),
             Ok(_) => return taken("another process answers there"),

@@ -1,11 +1,11 @@
 //! The journals in a folder, before any of them is opened.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
+use journal::reader::plain;
 
 /// The seconds and nanoseconds of a file's last change, and its size.
 pub type Signs = (i64, i64, u64);
@@ -17,7 +17,6 @@ pub fn signs(path: &Path) -> Signs {
 
 /// The journals of a folder with their inodes.
 pub fn journals_in(folder: &Path) -> io::Result<impl Iterator<Item = (PathBuf, u64)>> {
-    let entries = std::fs::read_dir(folder)?.flatten();
-    let journals = entries.filter(|entry| Path::new(&entry.file_name()).extension() == Some(OsStr::new(EXTENSION)));
+    let journals = plain::named_in(folder, EXTENSION)?;
     Ok(journals.map(|entry| (entry.path(), entry.ino())))
 }

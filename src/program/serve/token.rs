@@ -1,13 +1,14 @@
 //! The token that a client must show.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use base::identity::effective_user;
 use base::sync::lock;
 use base::text::shown;
+use journal::reader::plain;
 use sha2::{Digest, Sha256};
 
 use crate::say::say;
@@ -89,13 +90,10 @@ impl Token {
     }
 
     fn read_from(path: &Path) -> Result<Token, Problem> {
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let file = plain::open(path)?.ok_or(Problem::NoFile)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(Problem::NoFile);
-        }
-        // SAFETY: geteuid and getegid have no preconditions.
-        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+        // SAFETY: getegid has no preconditions.
+        let (user, group) = (effective_user(), unsafe { libc::getegid() });
         if ![0, user].contains(&metadata.uid()) {
             return Err(Problem::OtherUser);
         }

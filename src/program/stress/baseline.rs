@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::Path;
 
+use journal::reader::plain;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Outcome;
@@ -116,7 +117,8 @@ impl Comparison {
 impl Baseline {
     pub fn read(path: &Path) -> Result<Baseline, Unusable> {
         let mut text = Vec::new();
-        std::fs::File::open(path)?.take(LONGEST_BYTES).read_to_end(&mut text)?;
+        let file = plain::open(path)?.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
+        file.take(LONGEST_BYTES).read_to_end(&mut text)?;
         let run: Baseline = serde_json::from_slice(&text)?;
         match run.vramshim_baseline {
             VERSION => Ok(run),

@@ -22,7 +22,7 @@ use crate::engine::{Engine, scope, sockets};
 use base::api::Api;
 use base::control::{FOLDERS, folder_in, socket_name};
 use base::descriptor::{Descriptor, Inherited};
-use base::identity;
+use base::identity::{self, effective_user};
 use base::text::shown;
 
 /// How soon a new peer, and a peer that has begun, is looked at.
@@ -59,8 +59,7 @@ pub struct Socket {
 /// The folder of this user's sockets in the first of the `parents` that has one, or where one can be made. Refuses a folder
 /// that another user owns or can enter.
 fn folder(parents: &[&str]) -> io::Result<PathBuf> {
-    // SAFETY: geteuid has no preconditions.
-    let user = unsafe { libc::geteuid() };
+    let user = effective_user();
     let mut problem = io::Error::from_raw_os_error(libc::ENOENT);
     for parent in parents {
         let folder = folder_in(Path::new(parent), user);
@@ -277,8 +276,7 @@ mod tests {
     fn only_a_folder_of_this_user_alone_is_taken() {
         let two = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [first, second] = [&two[0], &two[1]].map(|folder| folder.path().to_str().unwrap());
-        // SAFETY: geteuid has no preconditions.
-        let user = unsafe { libc::geteuid() };
+        let user = effective_user();
         let made = folder(&[first, second]).unwrap();
         assert_eq!(made, folder_in(first.as_ref(), user));
         assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o700);

@@ -5,7 +5,6 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::mem::{size_of, zeroed};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -13,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::control::{FOLDERS, folder_in, is_socket_of};
+use base::identity::{effective_user, peer_of};
 use base::text::shown;
+use journal::reader::plain;
 use serde_json::Value;
 
 use super::in_root::Place;
@@ -73,7 +74,7 @@ impl Process {
         let folders = folders.filter_map(|folder| root.at(&folder).ok());
         let is_its = |name: &OsStr| name.to_str().is_some_and(|name| is_socket_of(name, self.own_pid));
         let sockets = folders.flat_map(|folder| {
-            let names = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
+            let names = plain::entries_of(&folder.path()).into_iter().flatten();
             let own = names.map(|entry| entry.file_name()).filter(|name| is_its(name));
             own.filter_map(|name| folder.inside(&name).ok()).collect::<Vec<_>>()
         });
@@ -159,18 +160,8 @@ impl Connection {
 
 /// Connects to a socket, if the process itself listens there.
 fn connect(socket: &Path, pid: u32) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut who: libc::ucred = unsafe { zeroed() };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: both pointers are to variables of this frame, of the size that the call is told.
-    let asked = unsafe { libc::getsockopt(stream.as_raw_fd(), level, option, (&raw mut who).cast(), &mut size) };
-    if asked != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let stream = plain::connect(socket, PATIENCE)?;
+    let who = peer_of(stream.as_raw_fd())?;
     if who.pid != pid as libc::pid_t {
         return Err(io::Error::other(format!("process {} listens at its socket", who.pid)));
     }
@@ -193,8 +184,7 @@ impl JournalOf {
             let folder = Place::root(&process.root)?.at(path.parent().unwrap_or(path))?;
             let file = folder.inside(name)?;
             let (found, path) = (file.metadata()?, folder.path().join(name));
-            // SAFETY: the call takes nothing and cannot fail.
-            let is_root = unsafe { libc::geteuid() } == 0;
+            let is_root = effective_user() == 0;
             match found.is_file() {
                 false => Err(io::Error::other("no plain file")),
                 true if is_root && found.uid() != process.user_here => {

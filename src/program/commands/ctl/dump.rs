@@ -1,6 +1,5 @@
 //! Copies the journal of a running job.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base::text::shown;
 use journal::copy::{self, InFile};
 use journal::format::EXTENSION;
-use journal::reader::{CacheSums, Journal, Stacks, TensorFile};
+use journal::reader::{CacheSums, Journal, Stacks, TensorFile, plain};
 use serde_json::{Value, json};
 
 use super::ask;
@@ -31,8 +30,8 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
     let found = JournalOf::of(pid, &path)?;
     let from = &found.path;
     let unread = |error: io::Error| Failure::failed(format!("{}: cannot be read: {error}", shown(&path)));
-    // A plain file was found, and this opens the same one, whatever has its name by now.
-    let source = InFile(File::open(found.file.path()).map_err(unread)?);
+    let source = plain::open(&found.file.path()).and_then(|file| file.ok_or(io::ErrorKind::NotFound.into()));
+    let source = InFile(source.map_err(unread)?);
     if copy::would_replace(&source, from, to).map_err(unread)? {
         return Err(Failure::refused(format!(
             "{}: the job writes its own journal there, or a file beside it; give another name",

@@ -7,6 +7,7 @@ use base::locks::{Owner, WHOLE};
 use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
 use config::table::CONTEXT;
+use journal::reader::plain;
 use quota::Scope;
 use quota::file::EXTENSION;
 use quota::glimpse::glimpse;
@@ -101,10 +102,9 @@ pub fn check_accounts(told: &mut Findings, setup: &mut Setup) {
             .advise(alone);
         return;
     }
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let files = entries.map(|entry| entry.path());
+    let files = plain::named_in(folder, EXTENSION).into_iter().flatten();
     let before = told.list.len();
-    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION)) {
+    for file in files.map(|entry| entry.path()) {
         let finding = match glimpse(&file) {
             Ok(account) => told.ok(format!("{} used", size(account.used))),
             Err(why) => told.warning(why.to_string()).advise(

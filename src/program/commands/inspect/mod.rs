@@ -18,6 +18,7 @@ use crate::analysis::live_set::{Catcher, Key};
 use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
+use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with};
 use crate::render::job_page::JobPage;
 use crate::render::stacks_section;
@@ -66,11 +67,15 @@ pub struct Inspect {
     all: bool,
 
     #[command(flatten)]
+    memory: MaxMemory,
+
+    #[command(flatten)]
     views: Views,
 }
 
 impl Inspect {
     pub fn show(self) -> Result<(), Failure> {
+        self.memory.set();
         if self.views.any() {
             return self.views.show(&self.paths, self.json);
         }

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use base::text::shown;
+use journal::reader::plain::journals_in;
 use journal::reader::{OpenError, Problem, State};
 
 use crate::analysis::host::{Host, HostId};
@@ -16,7 +17,6 @@ use crate::analysis::nvml::{self, Everything};
 use crate::analysis::running::{self, FileId, file_id};
 use crate::analysis::watch::{Happening, Watched};
 use crate::failure::Failure;
-use crate::journals::in_folder;
 use crate::render::format::printable;
 
 /// How long a process is still shown after its end.
@@ -91,7 +91,7 @@ impl Machine {
                 missing.push(format!("{}: cannot be read: {error}", shown(path)));
             } else {
                 if path.is_dir() {
-                    missing.extend(in_folder(path).err().map(|error| format!("{}: {error}", shown(path))));
+                    missing.extend(journals_in(path).err().map(|error| format!("{}: {error}", shown(path))));
                 } else if let Err(error) = Watched::open(path, None)
                     && !matches!(error.problem, Problem::NotReady)
                 {
@@ -203,7 +203,7 @@ impl Machine {
     fn named_journals(&self) -> Vec<PathBuf> {
         let journals = |path: &PathBuf| {
             if path.is_dir() {
-                in_folder(path).unwrap_or_default()
+                journals_in(path).unwrap_or_default()
             } else {
                 vec![path.clone()]
             }

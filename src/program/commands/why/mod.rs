@@ -16,6 +16,7 @@ use crate::analysis::live_set::Catcher;
 use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
+use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with, newest};
 use crate::number::at_least;
 use crate::render::answer::Answer;
@@ -93,10 +94,14 @@ pub struct Why {
     /// Number of holders to show
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least(1usize, usize::MAX))]
     top: usize,
+
+    #[command(flatten)]
+    memory: MaxMemory,
 }
 
 impl Why {
     pub fn explain(self) -> Result<(), Failure> {
+        self.memory.set();
         let mut paths = self.paths.clone();
         if paths.is_empty() || paths.iter().any(|path| path.as_os_str() == "newest" && !path.exists()) {
             paths.retain(|path| path.as_os_str() != "newest");
