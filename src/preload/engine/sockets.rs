@@ -1,6 +1,6 @@
 //! Unix sockets of the library: how they are made, and who is at the other end.
 
-use std::mem::{offset_of, size_of, zeroed};
+use std::mem::{offset_of, zeroed};
 use std::os::unix::fs::MetadataExt;
 use std::{fs, io, ptr};
 
