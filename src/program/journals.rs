@@ -20,14 +20,20 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
-            journals.insert(path.clone());
+            if path.exists() {
+                journals.insert(path.clone());
+            } else {
+                problems.push(missing(path));
+            }
             continue;
         }
         match in_folder(path) {
-            Ok(found) if found.is_empty() => problems.push(format!(
-                "{}: no journals (.{EXTENSION} files) in this folder; a process writes one once it uses CUDA",
-                shown(path)
-            )),
+            Ok(found) if found.is_empty() => {
+                let folder = shown(path);
+                problems.push(format!(
+                    "{folder}: no journals (.{EXTENSION} files) in this folder; {WRITES}"
+                ));
+            }
             Ok(found) => journals.extend(found),
             Err(error) => problems.push(format!("{}: cannot be read: {error}", shown(path))),
         }
@@ -38,9 +44,19 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     journals
 }
 
+const WRITES: &str = "a process writes one once it uses CUDA";
+
+/// What to say of a path at which nothing is.
+fn missing(path: &Path) -> String {
+    format!(
+        "{}: there is no such journal or folder; {WRITES}, and a job that used none has none",
+        shown(path)
+    )
+}
+
 /// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
 pub fn only(path: &Path) -> Result<PathBuf, Failure> {
-    if !path.is_dir() {
+    if !path.is_dir() && path.exists() {
         return Ok(path.to_owned());
     }
     let mut problems = Vec::new();
@@ -78,18 +94,29 @@ pub enum NoneHere {
     NoJournal,
 }
 
-/// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
-/// working folder, and in the folders `vramshim-*` there.
-pub fn newest() -> Result<PathBuf, NoneHere> {
+/// The newest journal in `VRAMSHIM_DIR`, in the working folder, and in the folders `vramshim-*` there.
+fn newest() -> Result<PathBuf, NoneHere> {
     std::fs::read_dir(".").map_err(NoneHere::Unreadable)?;
     let folders = places();
     let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
     let (_, newest) = dated.max().ok_or(NoneHere::NoJournal)?;
-    Ok(match newest.parent() {
-        Some(folder) if folder != Path::new(".") => folder.to_owned(),
-        _ => newest,
-    })
+    Ok(newest)
+}
+
+/// The paths of a command. In place of none, and of `newest`, stands the newest journal if the command reads `one` process, or
+/// else its folder.
+pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
+    let is_newest = |path: &&PathBuf| path.as_os_str() == "newest" && !path.exists();
+    let mut named: Vec<PathBuf> = paths.iter().filter(|path| !is_newest(path)).cloned().collect();
+    if paths.is_empty() || named.len() < paths.len() {
+        let newest = newest().map_err(Failure::failed)?;
+        named.push(match newest.parent() {
+            Some(folder) if !one && folder != Path::new(".") => folder.to_owned(),
+            _ => newest,
+        });
+    }
+    Ok(named)
 }
 
 /// The folder in `VRAMSHIM_DIR`, the working folder, and the folders `vramshim-*` there.

@@ -24,7 +24,7 @@ Examples:
   vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
-ask at a loopback address without a token; a Unix socket is for its user alone. docs/metrics.md lists the metrics, alert rules \
+ask at a loopback address without a token; a Unix socket is for its user alone. Its answer says what each metric means; the repository has alert rules \
 and a dashboard.
 
 Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";

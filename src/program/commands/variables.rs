@@ -10,7 +10,7 @@ use crate::render::variables;
 const EXAMPLES: &str = "\
 Examples:
   vramshim variables
-  vramshim variables --markdown           # the table in docs/variables.md
+  vramshim variables --markdown           # a table for a page
 
 A variable that is set to nothing counts as not set. If a value cannot be used, the library uses the default and says so \
 (VRAMSHIM_STRICT=1: it refuses requests for memory), and `vramshim run` refuses to start the job.";

@@ -39,13 +39,17 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, Probe};
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
-  vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor --for 60s -- python train.py      # also whether the command's calls reach the library
+  vramshim doctor                                   # machine and driver
+  vramshim doctor --for 60s -- python train.py      # and a job, for a minute
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
+
+The options that set up a job are those of `vramshim run`: -s, -d, -q, --limit, --host-guard, --accounts, --torch, --stacks, \
+--control, --sim, --library:
+  see vramshim run --help
 
 Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 3 warnings, 4 problems. With --assumptions or \
 --book: 3 if a strategy does without something, or the books do not agree; 4 if the driver does not answer.";
@@ -53,6 +57,18 @@ Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 
 /// The exit codes of `--assumptions` and `--book`: a strategy falls back, or the books differ; no driver answers.
 const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
+
+/// Options of `run` that `--help` does not repeat.
+pub const OF_THE_JOB: [&str; 8] = [
+    "dir",
+    "host_guard",
+    "accounts",
+    "torch",
+    "stacks",
+    "control",
+    "library",
+    "quiet",
+];
 
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
 const TIME_OF_A_QUESTION: Duration = Duration::from_secs(10);
