@@ -1,4 +1,4 @@
-//! The table of variables (`config::VARIABLES`) as text and as Markdown.
+//! The table of variables (`config::VARIABLES`) as text.
 
 use std::fmt::Write;
 
@@ -26,25 +26,4 @@ pub fn help() -> String {
         );
     }
     text
-}
-
-/// The table in docs/variables.md.
-pub fn markdown() -> String {
-    let mut text = String::from("| variable | read by | default | accepted | meaning |\n|---|---|---|---|---|\n");
-    for variable in VARIABLES {
-        let (accepted, part, default) = ((variable.accepted)(), variable.part.name(), code(variable.default));
-        let (name, meaning) = (variable.name, variable.meaning);
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "| `{name}` | {part} | {default} | {accepted} | {meaning} |");
-    }
-    text
-}
-
-/// A default as Markdown: a value is set as code, a description as plain text.
-fn code(default: &str) -> String {
-    if default == "none" || default.contains(' ') {
-        default.to_owned()
-    } else {
-        format!("`{default}`")
-    }
 }
