@@ -20,10 +20,9 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
-            if path.exists() {
-                journals.insert(path.clone());
-            } else {
-                problems.push(missing(path));
+            match path.exists() {
+                true => drop(journals.insert(path.clone())),
+                false => problems.push(format!("{}: no such journal or folder; {WRITES}", shown(path))),
             }
             continue;
         }
@@ -44,15 +43,8 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     journals
 }
 
-const WRITES: &str = "a process writes one once it uses CUDA";
-
-/// What to say of a path at which nothing is.
-fn missing(path: &Path) -> String {
-    format!(
-        "{}: there is no such journal or folder; {WRITES}, and a job that used none has none",
-        shown(path)
-    )
-}
+const NONE_HERE: &str = "no journal here: give a folder or a file, or start the job with vramshim run in this folder";
+const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
 
 /// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
 pub fn only(path: &Path) -> Result<PathBuf, Failure> {
@@ -85,23 +77,12 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Why no journal is found without an argument.
-#[derive(Debug, thiserror::Error)]
-pub enum NoneHere {
-    #[error("the working folder cannot be read: {0}")]
-    Unreadable(io::Error),
-    #[error("no journal here: give a folder or a file, or start the job with vramshim run in this folder")]
-    NoJournal,
-}
-
 /// The newest journal in `VRAMSHIM_DIR`, in the working folder, and in the folders `vramshim-*` there.
-fn newest() -> Result<PathBuf, NoneHere> {
-    std::fs::read_dir(".").map_err(NoneHere::Unreadable)?;
+fn newest() -> Option<PathBuf> {
     let folders = places();
     let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
-    let (_, newest) = dated.max().ok_or(NoneHere::NoJournal)?;
-    Ok(newest)
+    dated.max().map(|(_, newest)| newest)
 }
 
 /// The paths of a command. In place of none, and of `newest`, stands the newest journal if the command reads `one` process, or
@@ -110,7 +91,7 @@ pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
     let is_newest = |path: &&PathBuf| path.as_os_str() == "newest" && !path.exists();
     let mut named: Vec<PathBuf> = paths.iter().filter(|path| !is_newest(path)).cloned().collect();
     if paths.is_empty() || named.len() < paths.len() {
-        let newest = newest().map_err(Failure::failed)?;
+        let newest = newest().ok_or_else(|| Failure::failed(NONE_HERE))?;
         named.push(match newest.parent() {
             Some(folder) if !one && folder != Path::new(".") => folder.to_owned(),
             _ => newest,

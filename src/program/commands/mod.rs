@@ -37,16 +37,13 @@ use crate::say::{self, say};
 const LONGEST_LINE: usize = 16 << 10;
 
 #[derive(Parser)]
-#[command(name = "vramshim", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
+#[command(name = "vramshim", version, about = ABOUT, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
 const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds";
-
-const LONG_ABOUT: &str = "Keeps a ledger of a CUDA job's GPU memory. The library stands between the job and the driver and records \
-every allocation with the API that made it, and for each device how much is requested, allocated and reserved.";
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXIT_CODES: &str = "\
@@ -108,23 +105,15 @@ Begin:
   vramshim report                    the same as a page, report.html
 ";
 
-/// The commands under the heading "More".
-const MORE: [&str; 4] = ["frames", "variables", "completions", "man"];
-
 /// The command line as a person types it: without the subcommands that this program calls itself. Completions and man
 /// pages are made from it.
 fn shown_command_line() -> clap::Command {
     let command = Arguments::command();
-    let (version, about) = (
-        env!("CARGO_PKG_VERSION"),
-        command.get_long_about().cloned().unwrap_or_default(),
-    );
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     let shown: Vec<clap::Command> = shown.cloned().collect();
     let new = clap::Command::new("vramshim")
-        .version(version)
-        .about(ABOUT)
-        .long_about(about);
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT);
     new.after_help(EXIT_CODES).subcommands(shown)
 }
 
@@ -142,38 +131,24 @@ fn command_line() -> clap::Command {
         let (short, examines) = (command.after_help(notes.unwrap_or_default()), name == "doctor");
         short.mut_args(|argument| match argument.get_help().map(ToString::to_string) {
             // How the job would be started: `run --help` explains it.
-            Some(_) if examines && doctor::OF_THE_JOB.contains(&argument.get_id().as_str()) => argument.hide(true),
+            Some(_) if examines && doctor::OF_THE_JOB.contains(argument.get_id().as_str()) => argument.hide(true),
             Some(help) => argument.help(short_sentence(&help)),
             None => argument,
         })
     });
-    let more = |name: &str| {
-        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-        format!("  {name:<13}{}\n", about.map(ToString::to_string).unwrap_or_default())
-    };
-    let more: String = MORE.into_iter().map(more).collect();
-    let command = command.mut_subcommands(|command| {
-        let is_hidden = command.is_hide_set() || MORE.contains(&command.get_name());
-        command.hide(is_hidden)
-    });
-    command.after_help(wrapped(&format!("More:\n{more}\n{BEGIN}\n{EXIT_CODES}"), width))
+    command.after_help(wrapped(&format!("{BEGIN}\n{EXIT_CODES}"), width))
 }
 
-/// Breaks lines at `width` as a table would: what goes on stands below the last column. A comment that has no room stands above
-/// its example.
+/// Breaks lines at `width`: what goes on stands below the last column.
 fn wrapped(text: &str, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();
-        let comment = line.rfind("  # ").filter(|_| line.chars().count() > width);
-        let (line, comment) = comment.map_or((line, ""), |at| (line[..at].trim_end(), line[at..].trim()));
-        lines.extend((!comment.is_empty()).then(|| format!("{:indent$}{comment}", "")));
         let column = line.trim_start().rfind("  ").map_or(indent, |at| indent + at + 2);
         let mut now = line[..column].to_owned();
         for (place, word) in line[column..].split(' ').enumerate() {
             if place > 0 && now.chars().count() + 1 + word.chars().count() > width {
-                let next = " ".repeat(column);
-                lines.push(std::mem::replace(&mut now, next));
+                lines.push(std::mem::replace(&mut now, " ".repeat(column)));
             } else if place > 0 {
                 now.push(' ');
             }

@@ -29,7 +29,7 @@ Examples:
 Exit codes: those of the command; 2 if a setting cannot be used, 126 if the command cannot be executed, 127 if it is not found.";
 
 #[derive(Args)]
-#[command(after_help = after_help(), after_long_help = format!("{}\n\n{}", after_help(), variables::help()))]
+#[command(after_help = after_help(), after_long_help = format!("{}\n\nEnvironment variables:\n{}", after_help(), variables::text()))]
 pub struct Run {
     #[command(flatten)]
     options: JobOptions,

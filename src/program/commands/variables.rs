@@ -21,6 +21,8 @@ pub struct Variables;
 
 impl Variables {
     pub fn show(self) -> Result<(), Failure> {
-        io::stdout().write_all(variables::text().as_bytes()).map_err(Failure::unwritten)
+        io::stdout()
+            .write_all(variables::text().as_bytes())
+            .map_err(Failure::unwritten)
     }
 }

@@ -59,16 +59,7 @@ const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
 
 /// Options of `run` that `--help` does not repeat.
-pub const OF_THE_JOB: [&str; 8] = [
-    "dir",
-    "host_guard",
-    "accounts",
-    "torch",
-    "stacks",
-    "control",
-    "library",
-    "quiet",
-];
+pub const OF_THE_JOB: &str = "dir host_guard accounts torch stacks control library quiet";
 
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
 const TIME_OF_A_QUESTION: Duration = Duration::from_secs(10);
