@@ -2,6 +2,7 @@
 
 import html
 import os
+import shutil
 import subprocess
 
 from . import control
@@ -9,9 +10,10 @@ from .installed import program_path
 
 
 def run(*arguments):
-    """Runs the program, without the library in it. `FileNotFoundError` if this package has none and `PATH` has none."""
+    """Runs the program, without the library in it. `FileNotFoundError` if neither `PATH` nor this package has one."""
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    return subprocess.run([program_path(), *arguments], env=environment, text=True, capture_output=True, timeout=600)
+    command = [shutil.which("vramshim") or program_path(), *arguments]
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=600)
 
 
 class Page:
@@ -22,14 +24,6 @@ class Page:
 
     def _repr_html_(self):
         return f'<iframe srcdoc="{html.escape(self.text)}" style="width: 100%; height: 900px; border: 0"></iframe>'
-
-    def __repr__(self):
-        return f"<a report of {len(self.text):,} letters: a notebook shows it, save(path) writes it>"
-
-    def save(self, path):
-        """Writes the page to a file, which a browser shows."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.text)
 
 
 def report(*paths):
