@@ -1,5 +1,6 @@
 """`vramshim.watch` with real trainers, whose loggers write TensorBoard's files or a list: watched.py lightning|transformers|accelerate."""
 
+import contextlib
 import sys
 
 import torch
@@ -8,6 +9,10 @@ import vramshim
 WANTED = {"vramshim/peak_bytes", "vramshim/cached_bytes", "vramshim/failures"}
 data = torch.utils.data.TensorDataset(torch.randn(64, 32), torch.randn(64, 1))
 layer = torch.nn.Linear(32, 1)
+
+
+def too_much():
+    torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
 
 
 def lightning():
@@ -21,19 +26,16 @@ def lightning():
 
         def training_step(self, batch, number):
             if self.global_step == 5:
-                torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+                too_much()
             return (self.layer(batch[0]) - batch[1]).square().mean()
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     logger = TensorBoardLogger("logs", name="", version="run")
-    options = dict(max_epochs=1, logger=logger, log_every_n_steps=2, enable_progress_bar=False, enable_checkpointing=False)
-    trainer = pl.Trainer(accelerator="gpu", devices=1, enable_model_summary=False, **options)
-    try:
+    trainer = pl.Trainer(max_epochs=1, logger=logger, log_every_n_steps=2, accelerator="gpu", devices=1, enable_checkpointing=False)
+    with contextlib.suppress(torch.OutOfMemoryError):
         vramshim.watch(trainer).fit(Module(), torch.utils.data.DataLoader(data, batch_size=8))
-    except torch.OutOfMemoryError:
-        pass
     logger.finalize("failed")
     return written("logs/run")
 
@@ -58,20 +60,15 @@ def transformers():
         def forward(self, x, y):
             self.steps += 1
             if self.steps == 5:
-                torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
-            loss = (self.layer(x) - y).square().mean()
-            return {"loss": loss}
+                too_much()
+            return {"loss": (self.layer(x) - y).square().mean()}
 
-    arguments = TrainingArguments(
-        "out", per_device_train_batch_size=8, num_train_epochs=1, logging_steps=2, report_to="tensorboard",
-        save_strategy="no", disable_tqdm=True, remove_unused_columns=False, logging_nan_inf_filter=False,
-    )
+    options = {"logging_steps": 2, "report_to": "tensorboard", "save_strategy": "no", "remove_unused_columns": False}
+    arguments = TrainingArguments("out", per_device_train_batch_size=8, num_train_epochs=1, **options)
     collate = lambda rows: {"x": torch.stack([row[0] for row in rows]), "y": torch.stack([row[1] for row in rows])}
     trainer = vramshim.watch(Trainer(Model(), arguments, train_dataset=data, data_collator=collate))
-    try:
+    with contextlib.suppress(torch.OutOfMemoryError):
         trainer.train()
-    except torch.OutOfMemoryError:
-        pass
     return {name: value for line in trainer.state.log_history for name, value in line.items()}
 
 
@@ -83,10 +80,8 @@ def accelerate():
     model, loader = accelerator.prepare(layer, torch.utils.data.DataLoader(data, batch_size=8))
     for step, (x, y) in enumerate(loader):
         accelerator.log({"loss": (model(x) - y).square().mean().item()}, step=step)
-    try:
-        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
-    except torch.OutOfMemoryError:
-        pass
+    with contextlib.suppress(torch.OutOfMemoryError):
+        too_much()
     accelerator.end_training()
     return written("logs/run")
 

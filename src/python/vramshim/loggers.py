@@ -89,7 +89,6 @@ def _for_lightning(package):
         def on_fit_end(self, trainer, *_):
             _end(lambda values: self.tell(trainer, values))
 
-        def on_exception(self, trainer, *_):
-            self.on_fit_end(trainer)
+        on_exception = on_fit_end
 
     return Watch()
