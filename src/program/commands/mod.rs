@@ -234,7 +234,9 @@ fn refuse(error: &clap::Error) -> ! {
 pub fn main() -> ExitCode {
     broken_pipe::ends_this_program();
     if std::env::args_os().len() == 1 {
-        eprint!("{ABOUT}\n\n{BEGIN}\n`vramshim --help` lists all commands.\n");
+        say::line(format_args!(
+            "{ABOUT}\n\n{BEGIN}\n`vramshim --help` lists all commands."
+        ));
         return ExitCode::from(2);
     }
     let arguments = command_line().try_get_matches();
