@@ -148,7 +148,7 @@ void vramshim_host_refused(const char *call, uint64_t size, uint64_t bound);
 int vramshim_dump(const char *path);
 
 /* Changes a setting while the job runs. The names are those of the variables without VRAMSHIM_ and in small letters, the
- * values are those of the variables (docs/variables.md):
+ * values are those of the variables (`vramshim variables`):
  *   stacks         off, python, native or both
  *   stack_depth    1 to 128
  *   idle_release   a time with a unit, such as 30s; 0 for never

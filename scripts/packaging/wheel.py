@@ -1,7 +1,8 @@
 """Writes a wheel: wheel.py TREE VERSION PLATFORM OUT
 
-TREE has bin, lib, simgpu, assumptions, include and python. In the wheel it is the folder `package` of the Python package
-`vramshim`, whose modules are those of TREE/python/vramshim. The format is that of the binary distribution format of
+TREE has bin, lib, simgpu, assumptions, include, share/man and python. In the wheel it is the folder `package` of the Python
+package `vramshim`, whose modules are those of TREE/python/vramshim. The man pages go to the environment's share/man, and the
+wheel's page is wheel.md. The format is that of the binary distribution format of
 packaging.python.org. The same input gives the same bytes: files have the time SOURCE_DATE_EPOCH.
 """
 
@@ -72,8 +73,9 @@ def main(tree, version, platform, out):
         for path, below in files_of(os.path.join(tree, "python", "vramshim")):
             add(f"vramshim/{below}", read(path))
         for path, below in files_of(tree):
-            add(f"vramshim/package/{below}", read(path), os.stat(path).st_mode & 0o777)
-        readme = read("README.md").decode()
+            folder = f"vramshim-{version}.data/data" if below.startswith("share/") else "vramshim/package"
+            add(f"{folder}/{below}", read(path), os.stat(path).st_mode & 0o777)
+        readme = read(os.path.join(os.path.dirname(__file__), "wheel.md")).decode()
         add(f"{info}/METADATA", METADATA.format(version=version, readme=readme).encode())
         add(f"{info}/WHEEL", WHEEL.format(platform=platform).encode())
         add(f"{info}/entry_points.txt", ENTRY_POINTS.encode())

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::descriptor::result;
 use crate::file::names_in;
+use crate::text::is_hidden;
 use crate::uuid::uuid_bytes;
 
 /// When a process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
@@ -152,14 +153,16 @@ pub fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// Makes `name` fit for a file name: at most 64 characters, no dot in front, and an underscore in place of each
-/// character that is no ASCII letter, digit, dot or dash. `host` if nothing is left.
+/// Makes `name` fit for a file name: at most 64 characters and 128 bytes, no dot in front, and an underscore in place of each
+/// character that is blank, hidden, or of ASCII no letter, digit, dot or dash. `host` if nothing is left.
 pub fn for_file_name(name: &str) -> String {
-    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
-    let letters = name.trim_start_matches('.').chars().take(64);
-    let name: String = letters
-        .map(|letter| Some(letter).filter(is_plain).unwrap_or('_'))
-        .collect();
+    let is_plain = |letter: char| match letter.is_ascii() {
+        true => letter.is_ascii_alphanumeric() || "-_.".contains(letter),
+        false => !is_hidden(letter) && !letter.is_whitespace(),
+    };
+    let mut name: String = name.trim_start_matches('.').chars().take(64).collect();
+    name.truncate(name.floor_char_boundary(128));
+    let name = name.replace(|letter: char| !is_plain(letter), "_");
     if name.is_empty() { "host".into() } else { name }
 }
 
@@ -180,7 +183,9 @@ mod tests {
     #[test]
     fn host_names_become_file_names() {
         assert_eq!(for_file_name("node-1.cluster"), "node-1.cluster");
-        assert_eq!(for_file_name("../a b\u{e9}"), "_a_b_");
+        assert_eq!(for_file_name("../a b\u{e9}"), "_a_b\u{e9}");
+        assert_eq!(for_file_name("größe\u{202e}模型"), "größe_模型");
+        assert_eq!(for_file_name(&"模".repeat(64)).len(), 126);
         assert_eq!(for_file_name(""), "host");
     }
 

@@ -1,6 +1,6 @@
 //! The table of all environment variables that the library and the program read.
 //!
-//! Error messages, `vramshim run --help`, `vramshim variables` and docs/variables.md are made from the entries. An
+//! Error messages, `vramshim variables` and the man page of `vramshim run` are made from the entries. An
 //! entry also says whether a journal's header keeps the variable. To add a setting of a policy, add an entry. To add
 //! another variable, add an entry and read the variable in `read.rs`.
 

@@ -1,7 +1,6 @@
 //! Finds the journals that a command's arguments name, and reads long journals with a progress bar.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
@@ -21,14 +20,19 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
-            journals.insert(path.clone());
+            match path.exists() {
+                true => drop(journals.insert(path.clone())),
+                false => problems.push(format!("{}: no such journal or folder; {WRITES}", shown(path))),
+            }
             continue;
         }
         match journals_in(path) {
-            Ok(found) if found.is_empty() => problems.push(format!(
-                "{}: no journals (.{EXTENSION} files) in this folder; a process writes one once it uses CUDA",
-                shown(path)
-            )),
+            Ok(found) if found.is_empty() => {
+                let folder = shown(path);
+                problems.push(format!(
+                    "{folder}: no journals (.{EXTENSION} files) in this folder; {WRITES}"
+                ));
+            }
             Ok(found) => journals.extend(found),
             Err(error) => problems.push(format!("{}: cannot be read: {error}", shown(path))),
         }
@@ -39,9 +43,12 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     journals
 }
 
+const NONE_HERE: &str = "no journal here: give a folder or a file, or start the job with vramshim run in this folder";
+const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
+
 /// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
 pub fn only(path: &Path) -> Result<PathBuf, Failure> {
-    if !path.is_dir() {
+    if !path.is_dir() && path.exists() {
         return Ok(path.to_owned());
     }
     let mut problems = Vec::new();
@@ -58,29 +65,29 @@ pub fn only(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Why no journal is found without an argument.
-#[derive(Debug, thiserror::Error)]
-pub enum NoneHere {
-    #[error("the working folder cannot be read: {0}")]
-    Unreadable(io::Error),
-    #[error("no journal here: give a folder or a file, or start the job with vramshim run in this folder")]
-    NoJournal,
-}
-
-/// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
-/// working folder, and in the folders `vramshim-*` there.
-pub fn newest() -> Result<PathBuf, NoneHere> {
-    drop(entries_of(Path::new(".")).map_err(NoneHere::Unreadable)?);
+/// The newest journal in `VRAMSHIM_DIR`, in the working folder, and in the folders `vramshim-*` there.
+fn newest() -> Option<PathBuf> {
     let folders = places();
     let journals = folders
         .iter()
         .flat_map(|folder| journals_in(folder).unwrap_or_default());
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
-    let (_, newest) = dated.max().ok_or(NoneHere::NoJournal)?;
-    Ok(match newest.parent() {
-        Some(folder) if folder != Path::new(".") => folder.to_owned(),
-        _ => newest,
-    })
+    dated.max().map(|(_, newest)| newest)
+}
+
+/// The paths of a command. In place of none, and of `newest`, stands the newest journal if the command reads `one` process, or
+/// else its folder.
+pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
+    let is_newest = |path: &&PathBuf| path.as_os_str() == "newest" && !path.exists();
+    let mut named: Vec<PathBuf> = paths.iter().filter(|path| !is_newest(path)).cloned().collect();
+    if paths.is_empty() || named.len() < paths.len() {
+        let newest = newest().ok_or_else(|| Failure::failed(NONE_HERE))?;
+        named.push(match newest.parent() {
+            Some(folder) if !one && folder != Path::new(".") => folder.to_owned(),
+            _ => newest,
+        });
+    }
+    Ok(named)
 }
 
 /// The folder in `VRAMSHIM_DIR`, the working folder, and the folders `vramshim-*` there.

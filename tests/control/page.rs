@@ -1,4 +1,4 @@
-//! The program of docs/control.md runs as the page says.
+//! The program of docs/control.md and examples/watch.py run as the page says.
 
 use support::{AUTO_GROWTH, Job, assert_says};
 
@@ -20,11 +20,12 @@ while held:
     time.sleep(0.2 if held else 2)
 "#;
 
-fn program(number: usize) -> String {
+/// The first program of the page.
+fn program() -> String {
     let page = std::fs::read_to_string(support::root().join("docs/control.md")).expect("the page");
     let programs = page.split("```python\n").skip(1);
     let mut programs = programs.map(|rest| rest.split("```").next().unwrap_or_default());
-    programs.nth(number).expect("the program").to_owned()
+    programs.next().expect("the program").to_owned()
 }
 
 /// The example of the package, after a first use of CUDA.
@@ -34,7 +35,7 @@ fn the_example_of_the_page_runs() {
                  assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n\
                  assert cuda.cuCtxSetCurrent(context) == cuda.cuMemFree_v2(0) == 0\n";
     let job = Job::new("python3").args(["example.py"]).strategy(AUTO_GROWTH);
-    std::fs::write(job.folder().join("example.py"), begin.to_owned() + &program(0)).unwrap();
+    std::fs::write(job.folder().join("example.py"), begin.to_owned() + &program()).unwrap();
     let finished = job.env("PYTHONPATH", support::root().join("src/python")).run().ok();
     assert!(finished.stdout.contains("bytes given back"), "{}", finished.stdout);
     assert!(finished.folder.path().join("now.vraj").is_file());
@@ -42,7 +43,7 @@ fn the_example_of_the_page_runs() {
 
 #[test]
 fn the_investigation_of_the_page_finds_memory_that_is_mapped_and_not_allocated() {
-    let code = program(1);
+    let code = std::fs::read_to_string(support::root().join("examples/watch.py")).unwrap();
     let job = Job::new("python3").args(["watch.py", "train.py"]).strategy(AUTO_GROWTH);
     std::fs::write(job.folder().join("watch.py"), code).unwrap();
     std::fs::write(job.folder().join("train.py"), TRAIN).unwrap();

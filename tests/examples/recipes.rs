@@ -1,4 +1,4 @@
-//! The commands of docs/recipes.md run as they stand there, over the simulated GPU. A C program takes the place of the
+//! The commands of README.md and docs/recipes.md run as they stand there, over the simulated GPU. A C program takes the place of the
 //! programs that need a framework.
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,17 @@ const MEMORY: &str = "24GiB";
 /// `stress` works for ten minutes in the page.
 const SHORTER: (&str, &str) = ("--for 10m", "--for 2s --sim 2GiB --strategy passthrough");
 
-fn recipes() -> Vec<(String, Vec<String>)> {
-    let page = std::fs::read_to_string(root().join("docs/recipes.md")).expect("the page");
-    let sections = page.split("\n## ").skip(1);
+/// The sections of a page with the commands of each.
+fn sections(page: &str) -> Vec<(String, Vec<String>)> {
+    let page = std::fs::read_to_string(root().join(page)).expect("the page");
+    let sections = page.split("\n## ");
     let of_section = |section: &str| {
         let title = section.lines().next().unwrap().to_owned();
         let commands = section
             .lines()
             .filter_map(|line| line.strip_prefix("    "))
+            .map(|line| line.strip_prefix("$ ").unwrap_or(line))
+            .filter(|line| line.starts_with("vramshim "))
             .map(str::to_owned);
         (title, commands.collect())
     };
@@ -54,13 +57,11 @@ fn the_commands_of_the_recipes_run_as_they_stand_there() {
     stand_in(bin.path(), "python", &job);
     stand_in(bin.path(), "torchrun", &job);
     std::os::unix::fs::symlink(program(), bin.path().join("vramshim")).unwrap();
-    let recipes = recipes();
-    assert!(recipes.len() >= 7);
+    let recipes = [sections("README.md"), sections("docs/recipes.md")].concat();
+    assert!(recipes.iter().filter(|(_, commands)| !commands.is_empty()).count() >= 10);
     for (title, commands) in recipes {
-        assert!(!commands.is_empty(), "{title}");
         let folder = tempfile::tempdir().unwrap();
         for command in commands {
-            assert!(command.starts_with("vramshim "), "{title}: {command}");
             let (code, said) = run(&command, folder.path(), bin.path());
             let what = command.split(' ').nth(1).unwrap();
             // What is found is an answer: a verdict, a warning of doctor, books that differ.

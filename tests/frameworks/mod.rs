@@ -1,6 +1,7 @@
 //! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks that the real CUDA runtime
 //! looks up the driver's functions through the library. Needs the environment that scripts/ci/setup frameworks creates.
 
+mod first;
 mod jobs;
 mod stacks;
 mod switch;

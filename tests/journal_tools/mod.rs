@@ -154,7 +154,37 @@ fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
     let absent = inspect(&[], Path::new("/nowhere/at/all"));
     assert_eq!(absent.code, Some(1));
     assert_says(&absent.said, "/nowhere/at/all");
-    assert_eq!(vramshim().arg("inspect").printed().code, Some(2));
+    assert_says(&absent.said, "a process writes one once it uses CUDA");
+}
+
+#[test]
+fn without_a_path_a_command_takes_the_newest_run() {
+    let here = tempfile::tempdir().unwrap();
+    let commands = [
+        vec!["inspect"],
+        vec!["inspect", "--leaks", "newest"],
+        vec!["replay", "--strategy", "auto_growth"],
+        vec!["export", "--to", "csv", "-o", "-"],
+        vec!["report", "-o", "-"],
+        vec!["why"],
+    ];
+    for command in &commands {
+        let none = run(command, here.path());
+        assert_eq!(none.code, Some(1), "{command:?}");
+        assert_says(&none.said, "no journal here: give a folder or a file");
+    }
+    for (name, age_s) in [("old", 60), ("größe", 0)] {
+        let folder = here.path().join(format!("vramshim-{name}"));
+        std::fs::create_dir(&folder).unwrap();
+        let journal = std::fs::File::open(write_journal(&folder, name)).unwrap();
+        let written = std::time::SystemTime::now() - std::time::Duration::from_secs(age_s);
+        journal.set_modified(written).unwrap();
+    }
+    for command in &commands {
+        let newest = run(command, here.path());
+        assert!(matches!(newest.code, Some(0 | 10..)), "{command:?}: {}", newest.said);
+    }
+    assert_says(&run(&["inspect"], here.path()).text, "größe");
 }
 
 #[test]

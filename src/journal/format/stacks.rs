@@ -72,7 +72,7 @@ impl NoStack {
     /// How the job can be run to have stacks; `None` if nothing helps.
     pub fn remedy(self) -> Option<&'static str> {
         match self {
-            NoStack::Off => Some("run the job with --stacks python, native or both"),
+            NoStack::Off => Some("run the job with --stacks both"),
             // A foreign function of ctypes and an operator of PyTorch release the lock before they run.
             NoStack::NoLock => Some("run the job with --stacks native or both, which need no lock"),
             _ => None,

@@ -11,7 +11,7 @@ use super::job::IMPORTED;
 use super::origins::FIRST_OF_TORCH;
 
 /// What PyTorch's record says of a tensor that no code of Python asked for.
-pub const NO_PYTHON: &str = "no Python stack (such as a thread of autograd)";
+pub const NO_PYTHON: &str = "(no stack: no Python code, as in autograd)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Frameless {
@@ -48,7 +48,7 @@ impl Frameless {
     pub fn words(self) -> &'static str {
         match self {
             Frameless::NoStack(reason) => reason.words(),
-            Frameless::NoPython => "no Python stack, such as a thread of autograd",
+            Frameless::NoPython => "no Python code, as in autograd",
             Frameless::NotInFile => "their stacks are not in the file of stacks",
         }
     }

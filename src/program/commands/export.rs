@@ -12,32 +12,31 @@ use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::journals::collect;
+use crate::journals::{collect, named};
 use crate::render::progress;
 use crate::say::say;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim export vramshim-train --to torch-snapshot     # then drop it on https://pytorch.org/memory_viz
-  vramshim export vramshim-train --to collapsed --at oom -o oom.collapsed    # https://www.speedscope.app opens it
+  vramshim export --to torch-snapshot             # for pytorch.org/memory_viz
+  vramshim export --to collapsed --at oom         # for www.speedscope.app
   vramshim export vramshim-train --to parquet -o train.parquet
-  vramshim export /cluster/journals --to parquet --partition -o fleet    # for the questions of docs/fleet.md
-  vramshim export vramshim-train --to collapsed -o - | flamegraph.pl --countname bytes > memory.svg
+  vramshim export /cluster/journals --to parquet --partition -o fleet
+  vramshim export --to collapsed -o - | flamegraph.pl > memory.svg
   vramshim export job.vraj --to csv -o job.csv && vramshim replay job.csv
 
 csv has the requests for device memory, as RMM's log has them; parquet and perfetto have all events. torch-snapshot and
 collapsed show one moment, which --at chooses: the peak, or for torch-snapshot the end. Their bytes are allocated bytes, as
 in inspect. If PyTorch's tensors were recorded (run --torch record), they stand in the place of PyTorch's segments. A
-snapshot or a CSV file holds one process, all others hold the processes of a folder together. docs/formats.md says what
-becomes of each event.
+snapshot or a CSV file holds one process, all others hold the processes of a folder together.
 
 Exit codes: 0 done, 1 if a journal cannot be read, or the job has no such moment, 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Export {
-    /// Journals (.vraj), or folders of them
-    #[arg(required = true, value_name = "FOLDER|FILE")]
+    /// Journals (.vraj) or folders of them, or `newest` [default: newest]
+    #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
     /// The format
@@ -66,7 +65,7 @@ pub struct Export {
 }
 
 impl Export {
-    pub fn write(self) -> Result<(), Failure> {
+    pub fn write(mut self) -> Result<(), Failure> {
         if self.at.is_some() && !self.to.has_moment() {
             return Err(Failure::refused(
                 "--at: this format has all events; only torch-snapshot and collapsed show a moment",
@@ -83,6 +82,7 @@ impl Export {
                 "-o -: this format is no text and a terminal cannot show it: send it into a pipe or a file",
             ));
         }
+        self.paths = named(&self.paths, !self.to.holds_several())?;
         let mut problems = Vec::new();
         let journals = collect(&self.paths, &mut problems);
         let inputs = Inputs::of_journals(journals.iter().map(PathBuf::as_path));

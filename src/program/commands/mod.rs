@@ -20,7 +20,7 @@ mod top;
 mod variables;
 mod why;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -37,16 +37,13 @@ use crate::say::{self, say};
 const LONGEST_LINE: usize = 16 << 10;
 
 #[derive(Parser)]
-#[command(name = "vramshim", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
+#[command(name = "vramshim", version, about = ABOUT, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
 const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds";
-
-const LONG_ABOUT: &str = "Keeps a ledger of a CUDA job's GPU memory. The library stands between the job and the driver and records \
-every allocation with the API that made it, and for each device how much is requested, allocated and reserved.";
 
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXIT_CODES: &str = "\
@@ -63,87 +60,117 @@ enum Command {
     Inspect(inspect::Inspect),
     /// Say why a job ran out of memory, and what to do next
     Why(why::Why),
-    /// Check what could go wrong with a job on this machine, before it starts
+    /// Check what could go wrong with a job on this machine
     Doctor(doctor::Doctor),
     #[command(name = doctor::PROBE, hide = true)]
     Probe,
-    /// Write one HTML file that shows what jobs did with GPU memory; it needs no network
+    /// Write one HTML file that shows what jobs did with GPU memory
     Report(report::Report),
-    /// Compute what other strategies would have reserved for the same requests
+    /// Compute what other strategies would have reserved
     Replay(replay::Replay),
     /// Compare ledger, driver and NVML and name every byte of difference
     Reconcile(reconcile::Reconcile),
     /// Asks NVML for `reconcile` and `top`, in a child process
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
-    /// Write journals in the formats of other programs: PyTorch's snapshot, Perfetto, Parquet, CSV, collapsed stacks
+    /// Write journals in the formats of other programs
     Export(export::Export),
-    /// Write a journal from a memory snapshot of PyTorch or from RMM's log, for all views
+    /// Write a journal from PyTorch's memory snapshot or RMM's log
     Import(import::Import),
     /// Show all devices and all processes under the library, continuously
     Top(top::Top),
-    /// Serve the metrics of all jobs of a node to Prometheus, or write them to a file
+    /// Serve the metrics of all jobs of a node to Prometheus
     Serve(serve::Serve),
-    /// Ask a running job for its figures, or tell it to give memory back, or to change a setting
+    /// Ask a running job for its figures, or change its settings
     Ctl(ctl::Ctl),
-    /// Make the driver work under each strategy, and compare ledger, driver and NVML all the while
+    /// Make the driver work, and compare ledger, driver and NVML
     Stress(stress::Stress),
     #[command(name = stress::WORKER, hide = true)]
     StressWorker { order: String },
-    /// Name the frames in the reports of the host guard: functions, and lines of source
+    /// Name the frames in the reports of the host guard
     Frames(frames::Frames),
-    /// List the environment variables that the library and the program read
+    /// List the environment variables that are read
     Variables(variables::Variables),
-    /// Print the script with which a shell completes the arguments of vramshim
+    /// Print the script with which a shell completes arguments
     Completions(completions::Completions),
     /// Write the man pages into a folder
     Man(man::Pages),
 }
 
-/// The commands under the heading "More".
-const MORE: [&str; 4] = ["frames", "variables", "completions", "man"];
+/// What a first run needs. Without arguments the program says it, and where the rest is.
+const BEGIN: &str = "\
+Begin:
+  vramshim run -- python train.py    start a job; --sim 24GiB: without a GPU
+  vramshim why                       why it ran out of memory, and what to do
+  vramshim report                    the same as a page, report.html
+";
 
 /// The command line as a person types it: without the subcommands that this program calls itself. Completions and man
 /// pages are made from it.
 fn shown_command_line() -> clap::Command {
     let command = Arguments::command();
-    let (version, about) = (
-        env!("CARGO_PKG_VERSION"),
-        command.get_long_about().cloned().unwrap_or_default(),
-    );
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     let shown: Vec<clap::Command> = shown.cloned().collect();
     let new = clap::Command::new("vramshim")
-        .version(version)
-        .about(ABOUT)
-        .long_about(about);
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT);
     new.after_help(EXIT_CODES).subcommands(shown)
 }
 
 /// The command line that is parsed. `--help` is short: what is longer stands in the man pages.
 fn command_line() -> clap::Command {
-    let command = with_short_help(Arguments::command()).disable_help_subcommand(true);
+    let command = with_short_help(Arguments::command())
+        .disable_help_subcommand(true)
+        .term_width(width());
+    let width = width();
     let command = command.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
         let notes = command
             .get_after_help()
-            .map(|notes| short_notes(&name, &notes.to_string()));
-        let short = command.after_help(notes.unwrap_or_default());
+            .map(|notes| wrapped(&short_notes(&name, &notes.to_string()), width));
+        let (short, examines) = (command.after_help(notes.unwrap_or_default()), name == "doctor");
         short.mut_args(|argument| match argument.get_help().map(ToString::to_string) {
+            // How the job would be started: `run --help` explains it.
+            Some(_) if examines && doctor::OF_THE_JOB.contains(argument.get_id().as_str()) => argument.hide(true),
             Some(help) => argument.help(short_sentence(&help)),
             None => argument,
         })
     });
-    let more = |name: &str| {
-        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-        format!("  {name:<13}{}\n", about.map(ToString::to_string).unwrap_or_default())
-    };
-    let more: String = MORE.into_iter().map(more).collect();
-    let command = command.mut_subcommands(|command| {
-        let is_hidden = command.is_hide_set() || MORE.contains(&command.get_name());
-        command.hide(is_hidden)
-    });
-    command.after_help(format!("More:\n{more}\n{EXIT_CODES}"))
+    command.after_help(wrapped(&format!("{BEGIN}\n{EXIT_CODES}"), width))
+}
+
+/// Breaks lines at `width`: what goes on stands below the last column.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let column = line.trim_start().rfind("  ").map_or(indent, |at| indent + at + 2);
+        let mut now = line[..column].to_owned();
+        for (place, word) in line[column..].split(' ').enumerate() {
+            if place > 0 && now.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut now, " ".repeat(column)));
+            } else if place > 0 {
+                now.push(' ');
+            }
+            now.push_str(word);
+        }
+        lines.push(now);
+    }
+    lines.join("\n")
+}
+
+/// The width of help: the terminal's, as clap finds it, and at most 100 columns.
+fn width() -> usize {
+    const MOST: usize = 100;
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let size = ratatui::crossterm::terminal::size()
+        .ok()
+        .filter(|_| io::stdout().is_terminal());
+    size.map(|(columns, _)| usize::from(columns))
+        .or(told)
+        .filter(|&columns| columns > 0)
+        .unwrap_or(MOST)
+        .min(MOST)
 }
 
 fn with_short_help(command: clap::Command) -> clap::Command {
@@ -206,6 +233,12 @@ fn refuse(error: &clap::Error) -> ! {
 
 pub fn main() -> ExitCode {
     broken_pipe::ends_this_program();
+    if std::env::args_os().len() == 1 {
+        say::line(format_args!(
+            "{ABOUT}\n\n{BEGIN}\n`vramshim --help` lists all commands."
+        ));
+        return ExitCode::from(2);
+    }
     let arguments = command_line().try_get_matches();
     let arguments = match arguments.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,

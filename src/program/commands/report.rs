@@ -10,7 +10,7 @@ use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::{Inputs, MaxMemory};
-use crate::journals::{collect, newest, only};
+use crate::journals::{collect, named, only};
 use crate::output::Output;
 use crate::render::progress;
 use crate::report;
@@ -33,7 +33,7 @@ or the output is a file that this command reads or no report.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Report {
-    /// Journals (.vraj), or folders of them [default: those with the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here]
+    /// Journals (.vraj) or folders of them, or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
@@ -62,11 +62,7 @@ impl Report {
     pub fn make(self) -> Result<(), Failure> {
         self.memory.set();
         let mut problems = Vec::new();
-        let paths = if self.paths.is_empty() {
-            vec![newest().map_err(Failure::failed)?]
-        } else {
-            self.paths.clone()
-        };
+        let paths = named(&self.paths, false)?;
         let journals: Vec<PathBuf> = collect(&paths, &mut problems).into_iter().collect();
         if journals.is_empty() {
             return Err(Failure::failed(problems.join("\n")));

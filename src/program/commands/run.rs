@@ -21,16 +21,15 @@ use crate::say::say;
 const EXAMPLES: &str = "\
 Examples:
   vramshim run -- python train.py
-  vramshim run --strategy auto_growth --dir /data/journals -- torchrun --nproc-per-node 8 train.py
-  vramshim run --torch allocator -- python train.py               # PyTorch's tensors, served by auto_growth
+  vramshim run --dir ranks -- torchrun --nproc-per-node 8 train.py
+  vramshim run --torch allocator -- python train.py   # auto_growth has tensors
   vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
-  vramshim run --host-guard 256GiB -- python train.py             # no single malloc of more than that
-  vramshim run --sim 2x80GiB -- python train.py                   # no GPU needed
+  vramshim run --sim 2x80GiB -- python train.py       # no GPU needed
 
 Exit codes: those of the command; 2 if a setting cannot be used, 126 if the command cannot be executed, 127 if it is not found.";
 
 #[derive(Args)]
-#[command(after_help = after_help(), after_long_help = format!("{}\n\n{}", after_help(), variables::help()))]
+#[command(after_help = after_help(), after_long_help = format!("{}\n\nEnvironment variables:\n{}", after_help(), variables::text()))]
 pub struct Run {
     #[command(flatten)]
     options: JobOptions,

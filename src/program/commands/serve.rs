@@ -17,15 +17,15 @@ use crate::serve::{Address, End, Node, Options, Server, TokenFile, now_ns, serve
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim serve --dir /var/log/vramshim            # http://127.0.0.1:9087/metrics
+  vramshim serve --dir /var/log/vramshim            # port 9087 of 127.0.0.1
   vramshim serve --dir D --listen unix:/run/vramshim.sock
-  vramshim serve --dir D --listen 0.0.0.0:9087 --token-file /etc/vramshim/token
+  vramshim serve --dir D --listen 0.0.0.0:9087 --token-file TOKEN
   vramshim serve --dir D --accounts /dev/shm/vramshim-1000
   vramshim serve --dir D --once                     # print the metrics
-  vramshim serve --dir D --textfile /var/lib/node_exporter/vramshim.prom --every 15s
+  vramshim serve --dir D --textfile vramshim.prom --every 15s
 
 The journals are read at each request, and only what is new in them. Nothing runs in the jobs. Each user of the machine can \
-ask at a loopback address without a token; a Unix socket is for its user alone. docs/metrics.md lists the metrics, alert rules \
+ask at a loopback address without a token; a Unix socket is for its user alone. Its answer says what each metric means; the repository has alert rules \
 and a dashboard.
 
 Exit codes: 0 done or ended by SIGINT or SIGTERM, 1 failed, 2 wrong usage.";

@@ -10,26 +10,19 @@ use crate::render::variables;
 const EXAMPLES: &str = "\
 Examples:
   vramshim variables
-  vramshim variables --markdown           # the table in docs/variables.md
+  vramshim variables | grep -A4 LIMIT
 
 A variable that is set to nothing counts as not set. If a value cannot be used, the library uses the default and says so \
 (VRAMSHIM_STRICT=1: it refuses requests for memory), and `vramshim run` refuses to start the job.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Variables {
-    /// Print a Markdown table
-    #[arg(long)]
-    markdown: bool,
-}
+pub struct Variables;
 
 impl Variables {
     pub fn show(self) -> Result<(), Failure> {
-        let text = if self.markdown {
-            variables::markdown()
-        } else {
-            variables::text()
-        };
-        io::stdout().write_all(text.as_bytes()).map_err(Failure::unwritten)
+        io::stdout()
+            .write_all(variables::text().as_bytes())
+            .map_err(Failure::unwritten)
     }
 }

@@ -73,7 +73,7 @@ pub fn add(lines: &mut BTreeMap<String, u64>, process: &Process, held: &BTreeMap
             Some(why) => {
                 let why = match why {
                     Frameless::NoStack(reason) => format!("no stack: {}", reason.words()),
-                    Frameless::NoPython => "no Python stack".to_owned(),
+                    Frameless::NoPython => "no stack: no Python code".to_owned(),
                     Frameless::NotInFile => "its stack is not in the file".to_owned(),
                 };
                 parts.push(part(&format!("{} ({why})", api_name(key.api))));

@@ -113,8 +113,11 @@ def journal_path():
 
 
 def mark(text):
-    """Names this moment in the journal, for example "epoch 3"."""
-    _function("vramshim_mark", None, ctypes.c_char_p)(text.encode())
+    """Names this moment in the journal, for example "epoch 3". Returns whether the library is in this process: without it
+    a script with marks runs as before."""
+    if is_loaded():
+        _function("vramshim_mark", None, ctypes.c_char_p)(text.encode())
+    return is_loaded()
 
 
 def dump(path):

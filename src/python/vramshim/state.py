@@ -296,7 +296,7 @@ class State:
         for number, size in sums.most_common(1):
             frames = next(frames for frames, known in self.stacks.items() if known == number)
             outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-            file, line, name = (outside or list(frames) or [("no Python stack", 0, "")])[0]
+            file, line, name = (outside or list(frames) or [("(no stack)", 0, "")])[0]
             text += f"; most of it: {_mebibytes(size)} of {file}:{line} {name}"
         _library.say(f"GPU {device} at this failure: {text}")
 

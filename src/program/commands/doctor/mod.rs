@@ -34,7 +34,7 @@ pub use probe::{COMMAND as PROBE, Device as DriverDevice, Driver, answer as answ
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
-  vramshim doctor                                   # the machine, the driver, the settings
+  vramshim doctor                                   # machine, driver and settings
   vramshim doctor --strategy auto_growth --limit 8GiB    # a job with these options
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
@@ -44,6 +44,9 @@ Exit codes: 0 nothing worse than a note, 1 doctor itself failed, 2 wrong usage, 
 /// The exit codes of `--assumptions`: a strategy falls back; no driver answers.
 const DIFFERS: u8 = 3;
 const NO_ANSWER: u8 = 4;
+
+/// Options of `run` that `--help` does not repeat.
+pub const OF_THE_JOB: &str = "dir host_guard accounts torch stacks control library quiet";
 
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
 const TIME_OF_A_QUESTION: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
-use crate::journals::{collect, load, load_all, load_with};
+use crate::journals::{collect, load, load_all, load_with, named};
 use crate::render::job_page::JobPage;
 use crate::render::stacks_section;
 use crate::render::tensors_section;
@@ -28,34 +28,29 @@ use views::Views;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim inspect vramshim-myjob                  # every process of a job
-  vramshim inspect vramshim-myjob --all            # each of them in full
-  vramshim inspect run/node1-4711-98765.vraj --top 20
-  vramshim inspect vramshim-myjob --json | jq '.jobs[].devices[].utilisation'
-  vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
-  vramshim inspect vramshim-myjob --at oom --top api
-  vramshim inspect vramshim-myjob --at mark:warm --leaks --growth
-  vramshim inspect before --diff after --fail-above 5%   # for CI
+  vramshim inspect vramshim-train --all            # each process in full
+  vramshim inspect --top stack                     # what held the most
+  vramshim inspect --at mark:warm --leaks --growth
+  vramshim inspect before --diff after --fail-above 5%         # for CI
 
 Terms, in bytes:
-  requested     what the job asked for and still holds
-  allocated     the same after the policy's rounding
-  reserved      obtained from the driver to serve it
-  utilisation   peak allocated / peak reserved
-  fragmentation share of the free bytes inside segments that lies outside the
-                largest free block; auto_growth can serve a request from
-                several free blocks by mapping their memory side by side
+  requested      what the job asked for and still holds
+  allocated      the same after the policy's rounding
+  reserved       obtained from the driver to serve it
+  utilisation    peak allocated / peak reserved
+  fragmentation  share of the free bytes that lies outside the largest block
+
+auto_growth can serve a request from several free blocks by mapping their memory side by side.
 
 Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.
 
-Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage, 3 if --fail-above was
-exceeded.";
+Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage, 3 if --fail-above was exceeded.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Inspect {
-    /// Journals (.vraj), or folders of them
-    #[arg(required = true, value_name = "FOLDER|FILE")]
+    /// Journals (.vraj) or folders of them, or `newest` [default: newest]
+    #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
     /// Print JSON with every figure, sizes in bytes
@@ -76,11 +71,12 @@ pub struct Inspect {
 impl Inspect {
     pub fn show(self) -> Result<(), Failure> {
         self.memory.set();
+        let paths = named(&self.paths, false)?;
         if self.views.any() {
-            return self.views.show(&self.paths, self.json);
+            return self.views.show(&paths, self.json);
         }
         let mut problems = Vec::new();
-        let paths = collect(&self.paths, &mut problems);
+        let paths = collect(&paths, &mut problems);
         // The overview needs sums alone, and there may be hundreds of processes.
         let is_overview = paths.len() > 1 && !self.all && !self.json;
         let mut jobs = load_all(&paths, &mut problems, |path| {

@@ -20,7 +20,7 @@ use prices::Prices;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::import::plain_file;
-use crate::journals::only;
+use crate::journals::{named, only};
 use crate::launch::options::with_unit;
 use crate::number::{at_least, number};
 use crate::render::{format, progress};
@@ -49,8 +49,8 @@ struct Played<'a> {
 #[command(after_help = EXAMPLES)]
 pub struct Replay {
     /// The requests to play: a journal (.vraj) or a folder with one, RMM's CSV log (.csv, .csv.gz:
-    /// Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of PyTorch (.pickle)
-    trace: PathBuf,
+    /// Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of PyTorch (.pickle) [default: the newest journal]
+    trace: Option<PathBuf>,
 
     #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
     strategy: Vec<String>,
@@ -104,7 +104,7 @@ const MOST_REPETITIONS: u64 = 10_000;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim replay vramshim-train                   # a folder with one journal
+  vramshim replay                                  # the newest journal here
   vramshim replay vramshim-train/node1-4711-98765.vraj
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
   vramshim replay memory.pickle --repeat 6 --lag 2ms
@@ -158,7 +158,7 @@ impl Replay {
         let lag_ns = parse_time(lag).ok_or_else(|| Failure::refused(no_time()))?;
         let prices = self.prices()?;
         let names = self.names()?;
-        let path = only(&self.trace)?;
+        let path = only(&named(self.trace.as_slice(), true)?[0])?;
         let reading = progress::reading_long(&path);
         let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
             Unplayed::OfDevice(_) => Failure::refused(problem),

@@ -32,10 +32,10 @@ pub const WORKER: &str = "stress-worker";
 // Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
-  vramshim stress                                   # ten minutes, all devices, all strategies
-  vramshim stress --quick --json > baseline.json    # 15 seconds; keeps the outcome
-  vramshim stress --against baseline.json           # after a driver update: what changed, and got slower
-  CUDA_VISIBLE_DEVICES=0 vramshim stress --strategy auto_growth --seed 4711    # the same work again, on one device
+  vramshim stress                                   # ten minutes
+  vramshim stress --quick --json > baseline.json    # 15 seconds
+  vramshim stress --against baseline.json           # what changed
+  CUDA_VISIBLE_DEVICES=0 vramshim stress --strategy auto_growth --seed 4711
 
 Exit codes: 0 nothing broke; 1 something broke, or the driver does not answer; 2 wrong usage, or a baseline that cannot be \
 used.";

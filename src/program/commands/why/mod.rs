@@ -17,7 +17,7 @@ use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
-use crate::journals::{collect, load, load_all, load_with, newest};
+use crate::journals::{collect, load, load_all, load_with, named};
 use crate::number::at_least;
 use crate::render::answer::Answer;
 use crate::render::{format, host_memory};
@@ -28,39 +28,40 @@ use holders_and_next::{MOMENTS, holders, replayed, set_of};
 const EXAMPLES: &str = "\
 Examples:
   vramshim why                                 # the newest job here
-  vramshim why vramshim-train                  # the newest run of a job; of several processes, see below
+  vramshim why vramshim-train                  # the newest run of a job
   vramshim why vramshim-train/node1-4711-98765.vraj
   vramshim why vramshim-train --json | jq '.why.ledger'
 
-Without an argument, or with `newest`, the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here \
-is taken. The parts of the ledger sum to the device, to the byte:
+The parts of the ledger sum to the device, to the byte:
   live       the job's allocations
-  cached     obtained from the driver, but free inside; live or cached, if only a framework's cache knows
-  context    what the driver holds for the process: contexts, loaded code, rounding; part of unknown
-             if nothing told it
+  cached     obtained from the driver, but free inside
+  context    what the driver holds for the process (or unknown)
   others     other processes, from NVML
   unknown    used, but by no process that is known
-  free       free
+
+`live or cached` is known in sum alone: what a framework's cache holds free, it did not tell.
 
 Of the processes of a run, the first that died for lack of memory is explained, or else the first that died. Journals that \
 are named one by one count as one run.
 
 Exit codes say the verdict:
-   0  no request failed for lack of memory, or the job went on: it ended well, still runs, or still
-      allocated memory 10 s later (if it was killed: allocated some, and ran for 10 s)
+   0  no request failed for lack of memory, or the job went on
    1  a journal cannot be read, and those that can be have no verdict
    2  wrong usage
-  10  not enough evidence: what decides it was not measured, or was lost or damaged
+  10  not enough evidence: not measured, lost or damaged
   11  the request is larger than the device
   12  the job's own live memory is too much
   13  live memory grew steadily (a leak)
-  14  free memory that cannot be used: in pieces, or still in use by a stream or another pool
+  14  free memory that cannot be used: in pieces, or in use elsewhere
   15  other processes
-  16  the limit of the process: one that each process has for itself
-  17  the limit of the group: one that processes share, whichever of them holds the memory
+  16  the limit that each process has for itself
+  17  the limit that a group of processes shares
   18  a failure of the driver or the host
-  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST, VRAMSHIM_HOST_GUARD)
-  20  the limit of a layer for GPU sharing";
+  19  larger than a single request may be (VRAMSHIM_MAX_REQUEST)
+  20  the limit of a layer for GPU sharing
+
+A job went on if it ended well, still runs, or still allocated memory 10 s later (if it was killed: allocated some, and ran \
+for 10 s).";
 
 /// The exit code of a verdict, which docs/stability.md promises.
 const fn exit_code(verdict: Verdict) -> u8 {
@@ -102,11 +103,7 @@ pub struct Why {
 impl Why {
     pub fn explain(self) -> Result<(), Failure> {
         self.memory.set();
-        let mut paths = self.paths.clone();
-        if paths.is_empty() || paths.iter().any(|path| path.as_os_str() == "newest" && !path.exists()) {
-            paths.retain(|path| path.as_os_str() != "newest");
-            paths.push(newest().map_err(Failure::failed)?);
-        }
+        let paths = named(&self.paths, false)?;
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
         let (is_single, mut set) = (found.len() == 1, None);
@@ -182,6 +179,8 @@ fn page(run: &Run, answer: &Answer) -> Value {
             "fatal": job.finding().fatal,
             "died_ns": first_death::died_ns(job),
             "exit_code": code(job),
+            // Also of a job that went on or runs.
+            "verdict_code": exit_code(job.finding().verdict),
         })
     };
     json!({
