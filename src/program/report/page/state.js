@@ -11,6 +11,9 @@ const state = {
     exact: null,
 };
 
+/** Ranges that were shown before this one. */
+let past = [];
+
 const panels = [];
 let waiting = false;
 
@@ -47,14 +50,21 @@ function problem(text) {
 }
 
 /** Chooses a range. The moment stays in it. */
-function selectRange(from, to) {
+function selectRange(from, to, isNew = true) {
     const { began, until } = state.process;
     const least = Math.max(1000, (until - began) / 1e7);
     from = Math.max(began, Math.min(from, until - least));
     to = Math.min(until, Math.max(to, from + least));
+    if (isNew && (from !== state.from || to !== state.to)) past.push([state.from, state.to]);
     [state.from, state.to] = [from, to];
     if (state.at < from || state.at > to) selectMoment(Math.min(Math.max(state.at, from), to));
     changed();
+}
+
+/** Shows the range that was shown before, or all. */
+function back() {
+    const { began, until } = state.process;
+    selectRange(...(past.pop() || [began, until]), false);
 }
 
 function selectMoment(at, exact = null) {
@@ -77,7 +87,12 @@ function selectProcess(process, device = null) {
     const failed = devices.find((one) => one.ordinal === process.verdict.device);
     state.device = device || failed || largestDevice(process) || devices[0] || null;
     if (!same || state.to === 1) {
+        past = [];
+        const { window: grew, time_ns } = process.verdict;
         [state.from, state.to] = [process.began, process.until];
+        // The range that the verdict names, with the failure in sight.
+        const margin = grew ? (grew.to_ns - grew.from_ns) / 50 : 0;
+        if (grew) selectRange(grew.from_ns, Math.max(grew.to_ns, time_ns) + margin, false);
         const start = jumps().find((jump) => jump.time !== null);
         if (start) selectMoment(start.time, start.exact);
     }
