@@ -90,9 +90,9 @@ function selectProcess(process, device = null) {
         past = [];
         const { window: grew, time_ns } = process.verdict;
         [state.from, state.to] = [process.began, process.until];
-        // The range that the verdict names, with the failure in sight.
-        const margin = grew ? (grew.to_ns - grew.from_ns) / 50 : 0;
-        if (grew) selectRange(grew.from_ns, Math.max(grew.to_ns, time_ns) + margin, false);
+        // What the verdict names, with the failure in sight: not what came after a failure that ended the job.
+        const [from, to] = [grew?.from_ns ?? process.began, Math.max(grew?.to_ns ?? 0, time_ns ?? 0)];
+        if (to > 0 && process.ended_by_failure) selectRange(from, to + (to - from) / 20, false);
         const start = jumps().find((jump) => jump.time !== null);
         if (start) selectMoment(start.time, start.exact);
     }
@@ -150,8 +150,8 @@ function momentNumber(at = state.at) {
 const shownGroups = ({ process, device } = state) =>
     process.holdings.groups.filter((group) => !device || group.device === device.ordinal);
 
-/** A time, as exact as the range needs it. */
-const inRange = (time) => moment(time, state.to - state.from);
+/** A time, as exact as a short range needs it; else in the same text as everywhere. */
+const inRange = (time) => moment(time, state.to - state.from < 4e8 ? state.to - state.from : 0);
 const rangeText = () => `${inRange(state.from)} to ${inRange(state.to)}`;
 
 /** What the figures of a panel are figures of. */

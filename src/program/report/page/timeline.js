@@ -262,11 +262,11 @@ function drawChart() {
     // What matters most gets its name first.
     const taken = [];
     const flag = (time, name, look) => drawFlag(pen, box, from, to, time, name, look, taken);
+    flag(at, "", { line: colour("text"), wide: 1 });
     for (const failure of failuresOf(process).filter((one) => one.device === null || one.device === device.ordinal))
         flag(failure.time_ns, failure.text, { line: colour("bad"), wide: 2 });
     flag(device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] });
     drawMarks(pen, box, from, to, taken);
-    flag(at, "", { line: colour("text"), wide: 1 });
     for (const [bytes, name] of [
         [device.limit, "limit"],
         [device.total, "device"],
@@ -425,14 +425,13 @@ document.addEventListener("keydown", (event) => {
 });
 
 const KEYS =
-    "Point to read, drag to choose a range, click to choose a moment; Escape or double-click goes back. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
+    "Point to read, drag to zoom, click to choose a moment; Escape or a double click goes back. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
 
 body("timeline").append(
     make("div", { class: "plot" }, chart, hair, tip),
     overview,
     legendOfChart,
-    p("hint", KEYS),
-    tableOfChart,
+    make("div", { class: "row folded" }, tableOfChart, details("keys", "Pointer and keys", p("hint", KEYS))),
 );
 
 /** The chart as a table: the levels at equal distances, and at named moments. */
