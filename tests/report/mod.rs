@@ -380,6 +380,64 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
     let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
     let paper = paper["data"].text();
     assert!(paper.starts_with("JVBERi") && paper.len() > 26_000, "%PDF in base64");
+    let pages = browser.value(&format!(r"atob('{paper}').match(/\/Type\s*\/Page\b/g).length"));
+    assert!((1..=4).contains(&pages.number()), "{pages} pages");
+}
+
+#[test]
+fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {
+    let Some((mut browser, ..)) = opened("the first screen", 1) else {
+        return;
+    };
+    browser.look(1440, 900, "light");
+    assert_eq!(browser.text("#verdict-title").to_uppercase(), "FRAGMENTED");
+    let chart = browser
+        .value("(() => { const box = document.querySelector('#timeline canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; })()");
+    let [x, y, width, height]: [f64; 4] = serde_json::from_value(chart).unwrap();
+    assert!(y + height < 900.0, "the chart ends at {}", y + height);
+    // One process has no ranks to compare.
+    assert_eq!(browser.value("document.getElementById('ranks').hidden"), true);
+    let before = selection(&mut browser);
+    let at = |share: f64| (x + 74.0 + share * (width - 82.0), y + height / 2.0);
+    let point = |browser: &mut Browser, (x, y): (f64, f64)| {
+        browser.ask(
+            "Input.dispatchMouseEvent",
+            serde_json::json!({"type": "mouseMoved", "x": x, "y": y}),
+        );
+        browser.text(".tip")
+    };
+    // The middle of a step: the weights, the leak and the blocks of the step are live.
+    let told = point(&mut browser, at(PEAK_NS as f64 / FAILED_NS as f64));
+    for wanted in ["live ", "reserved ", "cached ", "allocation", "largest first", "mark"] {
+        assert!(told.contains(wanted), "{wanted:?} is not in {told}");
+    }
+    browser.drag(at(0.2), at(0.4));
+    let [from, to, _] = selection(&mut browser);
+    assert!(from > before[0] && to < before[1]);
+    browser.press("Escape");
+    assert_eq!(selection(&mut browser)[..2], before[..2], "Escape goes back");
+}
+
+#[test]
+fn the_first_range_of_a_leak_is_the_one_that_the_verdict_names() {
+    let folder = TempDir::new().unwrap();
+    let plan = support::training::Plan {
+        events: 60_000,
+        leak: 64 << 20,
+        out_of_memory: true,
+        ..Default::default()
+    };
+    support::training::write(&folder.path().join("leak.vraj"), &plan).unwrap();
+    let verdict = data(&folder.path().join("leak.vraj"))["processes"][0]["verdict"].clone();
+    assert_eq!(verdict["name"], "growth", "{verdict}");
+    let Some(mut browser) = browser("the first range") else {
+        return;
+    };
+    vramshim(&["leak.vraj", "-o", "leak.html"], folder.path()).ok();
+    browser.open(&folder.path().join("leak.html"));
+    let from = selection(&mut browser)[0];
+    assert_eq!(from, verdict["window"]["from_ns"].number() as f64);
+    assert_eq!(browser.value("document.getElementById('growth').hidden"), false);
 }
 
 #[test]

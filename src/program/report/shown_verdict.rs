@@ -16,11 +16,13 @@ pub fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usiz
         "sentence": sentence,
         // The causes, and what would help, with bytes.
         "explanation": explanation,
-        "next": answer.next.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "next": answer.steps_as_json(),
         // Whether the failure is what ended the job.
         "fatal": answer.finding.fatal,
         "device": failure.map(|failure| failure.scene.device),
         "time_ns": failure.map(|failure| failure.scene.time_ns),
+        // Of growth: from when to when the bytes came.
+        "window": failure.and_then(|failure| failure.scene.around.growth),
         // What the request asked for, by which function, and from where.
         "api": failure.map(|failure| api_name(failure.scene.api)),
         "requested": failure.map(|failure| failure.scene.requested),

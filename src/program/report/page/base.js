@@ -63,7 +63,7 @@ function moment(ns, range = 0) {
     const seconds = ns / 1e9;
     const decimals = range > 0 ? Math.min(9, Math.max(0, Math.ceil(-Math.log10(range / 1e9 / 500)))) : 3;
     if (seconds < 1 && (range > 0 ? range < 1e9 : ns > 0))
-        return `${(ns / 1e6).toFixed(Math.max(0, range > 0 ? decimals - 3 : 3))} ms`;
+        return `${(ns / 1e6).toFixed(range > 0 ? Math.max(0, decimals - 3) : 1)} ms`;
     if (seconds < 120) return `${seconds.toFixed(decimals)} s`;
     const hours = Math.floor(seconds / 3600);
     const minutes = Math.floor(seconds / 60) % 60;

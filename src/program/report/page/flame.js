@@ -98,6 +98,7 @@ panel("flame", () => {
         last: state.process.holdings.moments.length - 1,
     };
     const whole = tree(at);
+    byId("flame").hidden = state.process.trust.stack_bytes === 0;
     let root = whole;
     const known = [];
     for (const key of flame.path) {

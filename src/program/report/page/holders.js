@@ -185,6 +185,8 @@ panel("changes", () => {
         first("changes", list, 12),
         { class: "wide-third" },
     );
+    // A baseline at which nothing was live would repeat who holds it, with plus signs.
+    const isRepeated = list.length > 0 && list.every((row) => row.before.bytes === 0);
     const choices = baselines();
     if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
     body("changes").replaceChildren(
@@ -199,10 +201,12 @@ panel("changes", () => {
             { class: "row choices" },
             choice("Compare with", choices, shown, "baseline"),
         ),
-        list.length > 0
-            ? rowsShown
-            : p("none", "Each group holds what it held then."),
-        p("row", moreButton("changes", list, 12)),
+        isRepeated
+            ? p("none", "Nothing of this was live then: all of it is new.")
+            : list.length > 0
+              ? rowsShown
+              : p("none", "Each group holds what it held then."),
+        p("row", isRepeated ? "" : moreButton("changes", list, 12)),
     );
 });
 
@@ -241,6 +245,7 @@ panel("growth", () => {
         .filter((group) => !group.rest)
         .map((group) => ({ entry: { groups: [group], key: group.text }, ...slope(group, from, to) }));
     const growing = rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
+    byId("growth").hidden = growing.length === 0;
     const seconds = (to - from) / 1e9;
     const steps = process.marks.filter((mark) => mark.kind !== "end" && mark.time_ns >= from && mark.time_ns <= to);
     const names = new Set(steps.map((mark) => mark.text.replace(/\d+/g, "#")));

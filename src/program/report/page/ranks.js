@@ -62,6 +62,7 @@ const deviceTable = (list) =>
 
 panel("ranks", () => {
     const list = everyDevice();
+    byId("ranks").hidden = list.length < 2 && report.unread.length === 0;
     const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
     const length = Math.max(...report.processes.map((process) => process.until - process.began));
     const cards = list.map(({ process, device }) => {

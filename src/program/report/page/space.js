@@ -2,16 +2,8 @@
 
 panel("space", () => {
     const { space, verdict } = state.process;
-    byId("space").hidden = verdict.name !== "cached_but_unusable";
+    byId("space").hidden = verdict.name !== "cached_but_unusable" || !space;
     if (byId("space").hidden) return;
-    if (!space) {
-        const cached = verdict.parts.some((part) => part.name === "cached" && part.bytes > 0);
-        const unseen = cached
-            ? "The journal has no segments: the job's own cache holds the free memory, and only it knows where. Run the job under a strategy, or with --torch record."
-            : "The free memory is the device's, outside of what this process reserved. Only the driver knows where it lies.";
-        body("space").replaceChildren(p("none", unseen));
-        return;
-    }
     const widest = Math.max(...space.segments.map((segment) => segment.bytes), space.requested);
     const row = (segment) => {
         const bar = make("span", { class: "segment" });

@@ -11,6 +11,9 @@ const state = {
     exact: null,
 };
 
+/** Ranges that were shown before this one. */
+let past = [];
+
 const panels = [];
 let waiting = false;
 
@@ -47,14 +50,21 @@ function problem(text) {
 }
 
 /** Chooses a range. The moment stays in it. */
-function selectRange(from, to) {
+function selectRange(from, to, isNew = true) {
     const { began, until } = state.process;
     const least = Math.max(1000, (until - began) / 1e7);
     from = Math.max(began, Math.min(from, until - least));
     to = Math.min(until, Math.max(to, from + least));
+    if (isNew && (from !== state.from || to !== state.to)) past.push([state.from, state.to]);
     [state.from, state.to] = [from, to];
     if (state.at < from || state.at > to) selectMoment(Math.min(Math.max(state.at, from), to));
     changed();
+}
+
+/** Shows the range that was shown before, or all. */
+function back() {
+    const { began, until } = state.process;
+    selectRange(...(past.pop() || [began, until]), false);
 }
 
 function selectMoment(at, exact = null) {
@@ -77,7 +87,12 @@ function selectProcess(process, device = null) {
     const failed = devices.find((one) => one.ordinal === process.verdict.device);
     state.device = device || failed || largestDevice(process) || devices[0] || null;
     if (!same || state.to === 1) {
+        past = [];
+        const { window: grew, time_ns } = process.verdict;
         [state.from, state.to] = [process.began, process.until];
+        // What the verdict names, with the failure in sight: not what came after a failure that ended the job.
+        const [from, to] = [grew?.from_ns ?? process.began, Math.max(grew?.to_ns ?? 0, time_ns ?? 0)];
+        if (to > 0 && process.ended_by_failure) selectRange(from, to + (to - from) / 20, false);
         const start = jumps().find((jump) => jump.time !== null);
         if (start) selectMoment(start.time, start.exact);
     }
@@ -135,8 +150,8 @@ function momentNumber(at = state.at) {
 const shownGroups = ({ process, device } = state) =>
     process.holdings.groups.filter((group) => !device || group.device === device.ordinal);
 
-/** A time, as exact as the range needs it. */
-const inRange = (time) => moment(time, state.to - state.from);
+/** A time, as exact as a short range needs it; else in the same text as everywhere. */
+const inRange = (time) => moment(time, state.to - state.from < 4e8 ? state.to - state.from : 0);
 const rangeText = () => `${inRange(state.from)} to ${inRange(state.to)}`;
 
 /** What the figures of a panel are figures of. */

@@ -1,3 +1,27 @@
+/** The verdict in a word or two, and whether it is bad. */
+const TAGS = {
+    none_failed: "Ended well",
+    not_enough_evidence: "Not enough evidence",
+    larger_than_device: "Too large",
+    live_set: "Too much live",
+    growth: "Leak",
+    cached_but_unusable: "Fragmented",
+    other_processes: "Other process",
+    limit: "Limit",
+    group_limit: "Limit of the group",
+    driver_failure: "Driver failure",
+    guard: "Too large a request",
+    layer_limit: "Limit of a layer",
+};
+
+/** What is known of the effect of a step. */
+function effectText({ effect, gains }) {
+    const bytes = gains?.at_most ?? gains?.at_least ?? gains;
+    const gain = bytes === null ? "gain not known" : `gains ${gains.at_most ? "at most " : ""}${size(bytes)}`;
+    return { replayed: " (tried in a replay)", not_tried: ` (not tried; ${gain})` }[effect] || "";
+}
+const stepText = (step) => step.what + effectText(step);
+
 // Panels 1 to 3: the verdict, the ledger as a bar, and how complete the journal is.
 
 const upperFirst = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -26,7 +50,7 @@ function ticket(process) {
         verdict.explanation && `Verdict: ${verdict.explanation}`,
         partsText(verdict.parts, verdict.total),
         largestHolder(process) && `Largest holder in this process: ${largestHolder(process)}`,
-        ...verdict.next.map((text) => `Next: ${text}`),
+        ...verdict.next.map((step) => `Next: ${stepText(step)}`),
     ];
     if (verdict.stack !== null) lines.push(...stacks[verdict.stack].map((frame) => `  ${frameInFull(frame)}`));
     lines.push(
@@ -60,19 +84,27 @@ panel("verdict", () => {
     }
     facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
     const holder = largestHolder(process);
-    byId("verdict").classList.toggle("bad", failed);
+    const ended = process.trust.running ? "Running" : /^exit 0/.test(process.ended) ? TAGS.none_failed : "Ended early";
+    byId("verdict-title").textContent = failed ? TAGS[verdict.name] || verdict.words : ended;
+    byId("verdict").classList.toggle("bad", failed || ended === "Ended early");
+    const [next, ...later] = verdict.next;
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
         verdict.explanation ? p("explanation", verdict.sentence) : "",
-        verdict.next.length > 0
-            ? p("next", make("strong", {}, "Next: "), ...verdict.next.flatMap((text) => [text, make("br")]).slice(0, -1))
-            : "",
+        next ? p("next", make("strong", {}, "Next: "), next.what, make("em", {}, effectText(next))) : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
-        process.failures.length > 0 ? failureList(process) : "",
-        pairs("facts", facts),
-        verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
-        p("row", copyButton("Copy for a ticket", () => ticket(process))),
+        make("ul", { class: "line facts" }, ...facts.map(([name, value]) => make("li", {}, `${name}: ${value}`))),
+        make(
+            "div",
+            { class: "row folded" },
+            later.length > 0
+                ? details("later", `Other steps (${later.length})`, make("ul", {}, ...later.map((step) => make("li", {}, stepText(step)))))
+                : "",
+            process.failures.length > 0 ? failureList(process) : "",
+            verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
+            copyButton("Copy for a ticket", () => ticket(process)),
+        ),
     );
 });
 
@@ -175,13 +207,13 @@ panel("ledger", () => {
         legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
     });
     body("ledger").replaceChildren(
-        p("asof", `${deviceTitle(device)}, at ${inRange(at)}: ${from}.`),
         bar,
         make(
             "ul",
             { class: "legend" },
             ...legend,
             make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
+            make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
         ),
         process.caches
             ? p(
@@ -201,16 +233,17 @@ panel("trust", () => {
     const { trust } = process;
     const with_ = trust.stack_bytes;
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
+    const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
     const items = [
-        `${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        `${bad ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
         trust.lost > 0
             ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
             : trust.damaged_header.includes("lost events")
               ? "how many events were lost is not known (damaged)"
-              : "none lost",
+              : null,
         trust.damaged > 0 || trust.damaged_header.length > 0
             ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
-            : "no damage",
+            : null,
         trust.unfinished > 0 ? `${many(trust.unfinished, "event")} unfinished when the process ended` : null,
         trust.anomalies > 0 ? `${many(trust.anomalies, "event")} contradict earlier ones` : null,
         trust.unknown_frees > 0
@@ -222,9 +255,10 @@ panel("trust", () => {
         ),
         with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
-        "times are of the monotonic clock, from the start of the journal",
     ];
-    const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
+    // What is complete is one line at the end; what is not comes before the figures that it makes doubtful.
+    byId(bad ? "timeline" : "about").before(byId("trust"));
+    byId("trust-title").classList.toggle("unseen", !bad);
     byId("trust").classList.toggle("bad", bad);
     body("trust").replaceChildren(
         make("ul", { class: "line" }, ...items.filter((item) => item).map((item) => make("li", {}, item))),

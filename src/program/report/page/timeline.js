@@ -14,14 +14,18 @@ const chart = make("canvas", {
 const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
 const legendOfChart = make("ul", { class: "legend" });
 const tableOfChart = make("div");
+/** What is under the pointer: a line, and a box with the figures of that time. */
+const hair = make("div", { class: "hair", hidden: true, "aria-hidden": "true" });
+const tip = make("div", { class: "tip", hidden: true });
 /** What the pointer marks, from and to, while it is down. */
 let dragged = null;
 
 /** The highest byte of the chart's scale: the limit or the device, unless that would press the curves flat. */
 function scaleOf(device, highest) {
     const room = Number.isFinite(device.room) ? device.room : 0;
-    const top = Math.max(highest, 1) * 1.08;
-    return room > 0 && room * 1.04 < top * 3 ? Math.max(top, room * 1.04) : top;
+    const top = Math.max(highest, 1) * 1.1;
+    // The name of the limit stands above its line, where no curve is.
+    return room > 0 && room * 1.1 < top * 3 ? Math.max(top, room * 1.1) : top;
 }
 
 /** The highest level in the range. */
@@ -131,12 +135,108 @@ function looks() {
     };
 }
 
-const boxOf = (drawn) => ({
-    left: LEFT,
-    top: TOP,
-    width: drawn.width - LEFT - 8,
-    height: drawn.height - TOP - BOTTOM,
-});
+/** The chart's own box, below a lane for each depth of the job's ranges. */
+function boxOf(drawn) {
+    const top = TOP + Math.min(4, Math.max(0, ...rangesOf(state.process).map((one) => one.depth + 1))) * 14;
+    return { left: LEFT, top, width: drawn.width - LEFT - 8, height: drawn.height - top - BOTTOM };
+}
+
+/** The ranges that marks begin and end, each as deep as it lies in others. */
+function rangesOf(process) {
+    if (process.ranges) return process.ranges;
+    const open = [];
+    process.ranges = [];
+    for (const { kind, text, time_ns } of process.marks) {
+        if (kind === "begin") {
+            open.push({ text, from: time_ns, to: process.until, depth: open.length });
+            process.ranges.push(open[open.length - 1]);
+        } else if (kind === "end" && open.length > 0) {
+            const named = open.findLastIndex((one) => one.text === text);
+            open.splice(named < 0 ? open.length - 1 : named, 1)[0].to = time_ns;
+        }
+    }
+    return process.ranges;
+}
+
+function drawRanges(pen, box, from, to) {
+    const x = (time) => box.left + ((Math.min(to, Math.max(from, time)) - from) / (to - from)) * box.width;
+    for (const one of rangesOf(state.process)) {
+        if (one.to < from || one.from > to || one.depth > 3) continue;
+        const [left, wide, y] = [x(one.from), Math.max(1, x(one.to) - x(one.from) - 1), TOP + one.depth * 14];
+        pen.fillStyle = colour("quiet");
+        pen.fillRect(left, y, wide, 12);
+        pen.fillStyle = colour("text");
+        [pen.textAlign, pen.textBaseline] = ["left", "middle"];
+        if (pen.measureText(one.text).width < wide - 6) pen.fillText(one.text, left + 3, y + 6.5);
+    }
+}
+
+/** Marks that lie close to each other share a tick at the top, and say how many they are. */
+function drawMarks(pen, box, from, to, taken) {
+    const wide = 96;
+    const clusters = new Map();
+    for (const mark of state.process.marks) {
+        if (mark.kind !== "instant" || mark.time_ns < from || mark.time_ns > to) continue;
+        const place = Math.floor((((mark.time_ns - from) / (to - from)) * box.width) / wide);
+        if (!clusters.has(place)) clusters.set(place, []);
+        clusters.get(place).push(mark);
+    }
+    for (const [first, ...more] of clusters.values()) {
+        const text = first.text.slice(0, more.length > 0 ? 9 : 14) + (more.length > 0 ? ` +${count(more.length)}` : "");
+        const ticked = more.length > 0 ? { ...box, height: 6 } : box;
+        drawFlag(pen, ticked, from, to, first.time_ns, text, { line: colour("mark"), dash: [1, 3] }, taken);
+    }
+}
+
+/** Failures with a line in the charts: those for lack of memory, and the one that the verdict is about. */
+function failuresOf(process) {
+    const { verdict, failures } = process;
+    const list = failures.map((one) => ({ ...one, text: "out of memory" }));
+    if (verdict.time_ns !== null && !failures.some((one) => one.time_ns === verdict.time_ns))
+        list.push({ time_ns: verdict.time_ns, device: verdict.device, text: failureWords(process) });
+    return list;
+}
+
+/** The figures of a time, for the box under the pointer: what was live, and what was allocated within `near`. */
+function figuresAt(time, near) {
+    const { device, process } = state;
+    const { events, marks } = process;
+    const [live, reserved] = [levelAt(device.live, time), levelAt(device.reserved, time)];
+    const list = [make("b", {}, inRange(time)), `live ${size(live)}`, `reserved ${size(reserved)}`];
+    if (!process.caches && reserved > live) list.push(`cached ${size(reserved - live)}`);
+    const measured = countUpTo(device.used.times, time);
+    if (measured > 0)
+        list.push(`device in use ${size(device.used.bytes[measured - 1])}, measured at ${inRange(device.used.times[measured - 1])}`);
+    const here = [];
+    const end = countUpTo(events.times_ns, time + near);
+    for (let place = countUpTo(events.times_ns, time - near - 1); place < end; place += 1)
+        if (events.kinds[events.kind[place]] === "allocated" && events.device[place] === device.ordinal) here.push(place);
+    here.sort((one, other) => events.bytes[other] - events.bytes[one]);
+    const names = (place) =>
+        `${size(events.bytes[place])} ${events.stack[place] > 0 ? stackText(events.stack[place] - 1) : events.apis[events.api[place]]}`;
+    const listing = events.number.length < events.in_all ? "listed " : "";
+    if (here.length > 0) list.push(`${many(here.length, `${listing}allocation`)} here, largest first:`, ...here.slice(0, 3).map(names));
+    const close = marks.filter((mark) => Math.abs(mark.time_ns - time) <= near);
+    if (close.length > 0)
+        list.push(`${many(close.length, "mark")}: ${close.slice(0, 3).map((mark) => mark.text.slice(0, 40)).join(", ")}`);
+    return list;
+}
+
+function showTip(time) {
+    const { from, to, device } = state;
+    [tip.hidden, hair.hidden] = [!device, !device];
+    if (!device) return;
+    const wide = chart.clientWidth - LEFT - 8;
+    const x = LEFT + ((time - from) / (to - from)) * wide;
+    tip.replaceChildren(...figuresAt(time, ((to - from) / wide) * 3).map((line) => make("div", {}, line)));
+    hair.style.left = `${x}px`;
+    tip.style.left = x < chart.clientWidth / 2 ? `${x + 12}px` : "";
+    tip.style.right = x < chart.clientWidth / 2 ? "" : `${chart.clientWidth - x + 12}px`;
+}
+
+function hideTip() {
+    [tip.hidden, hair.hidden] = [true, true];
+}
 
 /** The levels at the moment, in words. */
 function levelsAt() {
@@ -158,6 +258,15 @@ function drawChart() {
     drawMeasurements(pen, device.used, box, from, to, scale);
     drawCurve(pen, device.reserved, box, from, to, scale, look.reserved);
     const live = drawCurve(pen, device.live, box, from, to, scale, look.live);
+    drawRanges(pen, box, from, to);
+    // What matters most gets its name first.
+    const taken = [];
+    const flag = (time, name, look) => drawFlag(pen, box, from, to, time, name, look, taken);
+    flag(at, "", { line: colour("text"), wide: 1 });
+    for (const failure of failuresOf(process).filter((one) => one.device === null || one.device === device.ordinal))
+        flag(failure.time_ns, failure.text, { line: colour("bad"), wide: 2 });
+    flag(device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] });
+    drawMarks(pen, box, from, to, taken);
     for (const [bytes, name] of [
         [device.limit, "limit"],
         [device.total, "device"],
@@ -166,23 +275,15 @@ function drawChart() {
         const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
         pen.strokeStyle = colour("limit");
         line(pen, box.left, y, box.left + box.width, y, name === "limit" ? [] : [2, 3]);
+        const text = `${name} ${size(bytes)}`;
+        const wide = pen.measureText(text).width;
+        // No line goes through the name.
+        pen.fillStyle = colour("ground");
+        pen.fillRect(box.left + 4, y - 17, wide + 8, 15);
         pen.fillStyle = colour("limit");
-        pen.textAlign = "right";
-        pen.textBaseline = y - box.top < 16 ? "top" : "bottom";
-        pen.fillText(`${name} ${size(bytes)}`, box.left + box.width - 4, y + (pen.textBaseline === "top" ? 3 : -3));
+        [pen.textAlign, pen.textBaseline] = ["left", "bottom"];
+        pen.fillText(text, box.left + 8, y - 3);
     }
-    // What matters most gets its name first.
-    const taken = [];
-    const flag = (time, name, look) => drawFlag(pen, box, from, to, time, name, look, taken);
-    for (const failure of process.failures.filter((one) => one.device === device.ordinal))
-        flag(failure.time_ns, "out of memory", { line: colour("bad"), wide: 2 });
-    flag(device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] });
-    const marks = process.marks.filter((mark) => mark.time_ns >= from && mark.time_ns <= to);
-    // Lines closer than eight pixels would be a veil.
-    const nth = Math.max(1, Math.ceil((marks.length * 8) / box.width));
-    for (const mark of marks.filter((_, place) => place % nth === 0))
-        flag(mark.time_ns, mark.text.slice(0, 30), { line: colour("mark"), dash: [1, 3] });
-    flag(at, "", { line: colour("text"), wide: 1 });
     if (dragged && dragged.chart) {
         const [start, end] = [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
         const x = (time) => box.left + ((time - from) / (to - from)) * box.width;
@@ -217,7 +318,7 @@ function drawOverview() {
     const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
     drawCurve(pen, device.reserved, box, began, until, scale, { ...look.reserved, wide: 1 });
     drawCurve(pen, device.live, box, began, until, scale, { ...look.live, wide: 1 });
-    for (const failure of process.failures)
+    for (const failure of failuresOf(process))
         drawFlag(pen, box, began, until, failure.time_ns, "", { line: colour("bad"), wide: 2 });
     const x = (time) => box.left + ((time - began) / (until - began)) * box.width;
     const [start, end] =
@@ -253,7 +354,11 @@ for (const canvas of [chart, overview]) {
         canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
-        if (!dragged) return;
+        if (!dragged) {
+            if (canvas === chart) showTip(timeUnder(event));
+            return;
+        }
+        hideTip();
         dragged.to = timeUnder(event);
         drawChart();
         drawOverview();
@@ -270,7 +375,8 @@ for (const canvas of [chart, overview]) {
         dragged = null;
         changed();
     });
-    canvas.addEventListener("dblclick", () => selectRange(state.process.began, state.process.until));
+    canvas.addEventListener("pointerleave", hideTip);
+    canvas.addEventListener("dblclick", back);
 }
 
 /** Makes the range `factor` times as long, around `centre`. */
@@ -307,17 +413,25 @@ chart.addEventListener("keydown", (event) => {
     if (!move) return;
     event.preventDefault();
     move();
+    showTip(state.at);
+});
+chart.addEventListener("blur", hideTip);
+document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || event.target.closest("#flame, input, select")) return;
+    hideTip();
+    if (dragged) dragged = null;
+    else back();
+    changed();
 });
 
 const KEYS =
-    "Drag to choose a range, click to choose a moment, double-click for all. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
+    "Point to read, drag to zoom, click to choose a moment; Escape or a double click goes back. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
 
 body("timeline").append(
-    chart,
+    make("div", { class: "plot" }, chart, hair, tip),
     overview,
     legendOfChart,
-    p("hint", KEYS),
-    tableOfChart,
+    make("div", { class: "row folded" }, tableOfChart, details("keys", "Pointer and keys", p("hint", KEYS))),
 );
 
 /** The chart as a table: the levels at equal distances, and at named moments. */
@@ -345,6 +459,9 @@ function levelTable() {
     );
 }
 
+/** Whether the panels are of PyTorch's tensors. */
+const ofTorch = ({ events }) => events.apis.some((name) => name.startsWith("torch."));
+
 panel("timeline", () => {
     const { device, process, from, to } = state;
     if (!device) return;
@@ -352,15 +469,15 @@ panel("timeline", () => {
     drawOverview();
     const outside = Number.isFinite(device.room) && device.room > scaleOf(device, highestOf(device, 100));
     legendOfChart.replaceChildren(
-        key("live", "live"),
-        key("reserved", "reserved"),
+        key("live", ofTorch(process) ? "live (tensors)" : "live"),
+        key("reserved", ofTorch(process) ? "reserved (segments)" : "reserved"),
         device.used.times.length > 0 ? key("used", "device in use by all processes, when measured") : "",
         Number.isFinite(device.room)
             ? key("limit", outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device")
             : "",
         key("peak", `peak ${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
-        process.failures.length > 0 ? key("bad", "out of memory") : "",
+        failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
     );
     tableOfChart.replaceChildren(
         details("levels", "This chart as a table", opened.has("levels") ? levelTable() : make("p", {}, "")),
@@ -373,11 +490,7 @@ panel("selection", () => {
     const { process, device, from, to, at } = state;
     if (!device) return;
     const jump = (one) =>
-        button(one.name, () => jumpTo(one), {
-            id: `jump-${one.id}`,
-            disabled: one.time === null,
-            title: one.time === null ? "There was none" : null,
-        });
+        one.time === null ? "" : button(one.name, () => jumpTo(one), { id: `jump-${one.id}` });
     const [failure, peak, end] = jumps();
     const toLast = () => {
         selectMoment(process.until);
