@@ -237,8 +237,10 @@ fn a_folder_with_any_number_of_files_leaves_the_others_their_share() {
 #[test]
 fn a_user_with_any_number_of_files_leaves_the_other_users_of_the_folder_their_share() {
     let folder = tempfile::tempdir().unwrap();
+    // The journal is older than the files of the other user.
     let mut quiet = Made::new(folder.path(), 1, 1).unwrap();
-    let served = Served::start(folder.path(), &[]);
+    quiet.alloc(0, 1 << 20, 0).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
     for number in 0..66_000 {
         let path = folder.path().join(format!("{number}.vraj"));
         std::fs::File::create(&path).unwrap();
@@ -246,15 +248,16 @@ fn a_user_with_any_number_of_files_leaves_the_other_users_of_the_folder_their_sh
             return left_out("files of another user: this user cannot make them");
         }
     }
+    let served = Served::start(folder.path(), &[]);
     for count in 1..=3 {
-        quiet.alloc(0, 1 << 20, 0).unwrap();
-        // The second answer after the allocation has it.
-        let told = [(); 2].map(|()| {
-            std::thread::sleep(Duration::from_millis(600));
+        let told = || {
             let text = served.scrape();
+            std::thread::sleep(Duration::from_millis(600));
             text.value("vramshim_allocations_total", &[("pid", "1"), ("device", "0")])
-        });
-        assert_eq!(told[1], Some(f64::from(count)));
+        };
+        // The second answer has what the job did before the first.
+        assert_eq!([(); 2].map(|()| told())[1], Some(f64::from(count)));
+        quiet.alloc(0, 1 << 20, 0).unwrap();
     }
 }
 

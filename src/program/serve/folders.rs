@@ -41,7 +41,7 @@ pub fn found(path: PathBuf) -> Option<Found> {
 }
 
 /// The journals of a folder.
-pub fn journals_in(folder: &Path) -> io::Result<impl Iterator<Item = Found>> {
+pub fn journals_in(folder: &Path) -> io::Result<impl Iterator<Item = Found> + use<>> {
     let paths = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let journals = paths.filter(|path| path.extension() == Some(OsStr::new(EXTENSION)));
     Ok(journals.take(MOST_NAMES).filter_map(found))
