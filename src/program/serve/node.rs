@@ -143,9 +143,8 @@ impl Node {
 
     /// Reads what is new.
     pub fn collect(&mut self) {
-        let begin = Instant::now();
         self.list();
-        let until = self.options.budget.map(|budget| begin + budget);
+        let until = self.options.budget.map(|budget| Instant::now() + budget);
         let is_late = || until.is_some_and(|until| Instant::now() >= until);
         self.collections += 1;
         let mut behind = self.turns();
