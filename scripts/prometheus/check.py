@@ -66,7 +66,7 @@ def expected(jobs, device):
         truth["Processes"][f"{instance} {'running' if runs else 'ended'}"] += 1
         if page["failures"] and page["start_time_ns"] > int(since_ns):
             truth["Failed requests by verdict"][page["why"]["verdict"]] += page["failures"]
-        if page["start_time_ns"] > int(since_ns) and page["ended"] == "killed":
+        if page["start_time_ns"] > int(since_ns) and page["ended"] == "without_exit":
             truth["Processes"][f"{instance} ended badly: killed"] += 1
         elif page["start_time_ns"] > int(since_ns) and page.get("exit_status"):
             truth["Processes"][f"{instance} ended badly: failed"] += 1
@@ -75,13 +75,16 @@ def expected(jobs, device):
             if uuid not in uuids:
                 continue
             name = f"{instance} {page['job']} {page['pid']}"
-            together.update({"live": live, "cached": reserved - live, "contexts": CONTEXT, "others": hidden[page["pid"]]})
+            # NVML tells the context if there is a limit. Else it is among what others hold.
+            context = CONTEXT if row["limit"] else 0
+            others = hidden[page["pid"]] + CONTEXT - context
+            together.update({"live": live, "cached": reserved - live, "contexts": context, "others": others})
             all_of_device = reserved + CONTEXT + hidden[page["pid"]]
             truth["Share of each device that is in use"].update({
                 f"{instance} {uuid}: all, by NVML": all_of_device / uuids[uuid],
                 f"{instance} {uuid}: reserved under the library": reserved / uuids[uuid]})
             truth["Reserved of each device"][f"{instance} {uuid}"] += reserved
-            truth["Others on each device: not under the library"][f"{instance} {uuid}"] += hidden[page["pid"]]
+            truth["Others on each device: not under the library"][f"{instance} {uuid}"] += others
             rank = page["environment"]["RANK"]
             truth["Reserved by process: the ten largest"][f"{name} rank {rank} {uuid}"] = reserved
             truth["Live / reserved"][f"{name} {uuid}"] = live / reserved
