@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use server::{Served, Text};
 use support::made::Made;
-use support::{Fields, PASSTHROUGH, STRATEGIES, inspect, vramshim, vramshim_with};
+use support::{Fields, PASSTHROUGH, STRATEGIES, inspect, left_out, vramshim, vramshim_with};
 
 use crate::top::paced::{Paced, job};
 
@@ -70,7 +70,7 @@ fn the_figures_are_those_of_the_ledger_at_every_scrape() {
             let context = format!("{strategy:?}, moment {moment}");
             assert_like_the_ledger(&text, &journals, &context);
             let pid = job.pid().to_string();
-            let pod = ("pod", "team/train-3");
+            let pod = ("job_pod", "team/train-3");
             let labels = [("pid", pid.as_str()), ("rank", "7"), ("strategy", strategy.name), pod];
             assert_eq!(text.value("vramshim_process_running", &labels), Some(1.0), "{context}");
             // Answers within half a second are the same.
@@ -102,7 +102,7 @@ fn the_series_of_an_ended_process_leave_and_the_counters_of_the_node_stay() {
         let failed = text.sum("paddle_gpu_malloc_failed_total", &[]);
         assert!(failed >= counted, "a counter fell: {failed} after {counted}");
         counted = failed;
-        let is_there = text.value("vramshim_process_running", &[("job", "deaths")]);
+        let is_there = text.value("vramshim_process_running", &[("job_name", "deaths")]);
         assert_ne!(is_there, Some(1.0), "the process has ended");
         was_there |= is_there.is_some();
         if was_there && is_there.is_none() {
@@ -154,7 +154,7 @@ fn what_happened_before_the_start_is_not_counted_for_the_node() {
     let served = Served::start(folder.path(), &[]);
     let text = served.scrape();
     assert_eq!(text.value("paddle_gpu_malloc_failed_total", &[]), Some(0.0));
-    assert!(text.sum("vramshim_allocation_failures_total", &[("job", "deaths")]) >= 1.0);
+    assert!(text.sum("vramshim_allocation_failures_total", &[("job_name", "deaths")]) >= 1.0);
     let (once, _) = once(folder.path(), &[]);
     assert!(once.sum("paddle_gpu_malloc_failed_total", &[]) >= 1.0);
 }
@@ -179,7 +179,7 @@ fn the_pod_is_that_of_the_environment() {
         made.end(Some(0)).unwrap();
         let (text, _) = once(folder.path(), &[]);
         let labels = text.0.into_iter().flat_map(|(_, labels, _)| labels);
-        let pods = labels.filter(|(name, _)| name == "pod");
+        let pods = labels.filter(|(name, _)| name == "job_pod");
         pods.map(|(_, pod)| pod).collect()
     };
     for (environment, pod) in cases {
@@ -235,6 +235,30 @@ fn a_folder_with_any_number_of_files_leaves_the_others_their_share() {
 }
 
 #[test]
+fn a_user_with_any_number_of_files_leaves_the_other_users_of_the_folder_their_share() {
+    let mut quiet = Paced::start_as(job(PASSTHROUGH, 3, 2));
+    quiet.tell("400");
+    let folder = quiet.member.folder.path().join("journals");
+    let journal = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    for number in 0..66_000 {
+        let path = folder.join(format!("{number}.vraj"));
+        std::fs::File::create(&path).unwrap();
+        if std::os::unix::fs::chown(&path, Some(65533), None).is_err() {
+            return left_out("files of another user: this user cannot make them");
+        }
+    }
+    let served = Served::start(&folder, &[]);
+    for moment in 0..3 {
+        served.scrape();
+        std::thread::sleep(Duration::from_millis(600));
+        // The second answer has what the job did before the first.
+        let text = served.scrape();
+        assert_like_the_ledger(&text, &journal, &format!("moment {moment}"));
+        quiet.tell("100");
+    }
+}
+
+#[test]
 fn damaged_journals_cost_a_message_each_and_a_count() {
     let folder = tempfile::tempdir().unwrap();
     three(folder.path());
@@ -268,7 +292,7 @@ fn damaged_journals_cost_a_message_each_and_a_count() {
     for name in ["text.vraj", "short.vraj", "wrong.vraj", "record.vraj"] {
         assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
     }
-    let odd = [("journal", "wrong"), ("job", " \"\\}"), ("device", "0")];
+    let odd = [("journal", "wrong"), ("job_name", " \"\\}"), ("device", "0")];
     assert_eq!(text.value("vramshim_allocations_total", &odd), Some(2.0));
     // A server goes on while journals come, vanish and are cut.
     let served = Served::start(folder.path(), &["--keep-ended", "1h"]);

@@ -16,9 +16,9 @@ fn served() -> BTreeSet<String> {
     }
     let (text, _) = super::once(folder.path(), &[]);
     let names = text.0.into_iter().map(|(name, _, _)| name);
-    // These journals have no limit, and there are no accounts.
-    let others =
-        ["limit", "account_used", "account_limit", "used_in_cache"].map(|name| format!("vramshim_{name}_bytes"));
+    // These journals have no limit and no device, there are no accounts, and NVML may be missing.
+    let others = "limit account_used account_limit used_in_cache context device_total device_used";
+    let others = others.split(' ').map(|name| format!("vramshim_{name}_bytes"));
     names.chain(others).collect()
 }
 

@@ -13,7 +13,7 @@ import urllib.request
 
 UNITS = ["vramshim-serve.service", "job.service"]
 JOURNALS, GROUP = "/var/log/vramshim", 65533
-HELD = re.compile(r'^vramshim_allocated_bytes\{.*job="job".*\} 67108864$', re.M)
+HELD = re.compile(r'^vramshim_allocated_bytes\{.*job_name="job".*\} 67108864$', re.M)
 # DynamicUser=yes takes a user from these.
 DYNAMIC = range(61184, 65520)
 

@@ -88,7 +88,7 @@ pub fn entries_of(folder: &Path) -> io::Result<impl Iterator<Item = DirEntry> + 
 }
 
 /// The files of a folder whose names have this extension.
-pub fn named_in(folder: &Path, extension: &str) -> io::Result<impl Iterator<Item = DirEntry>> {
+pub fn named_in(folder: &Path, extension: &'static str) -> io::Result<impl Iterator<Item = DirEntry> + use<>> {
     let is_named = move |entry: &DirEntry| Path::new(&entry.file_name()).extension() == Some(extension.as_ref());
     entries_of(folder).map(|entries| entries.filter(is_named))
 }

@@ -167,6 +167,11 @@ impl DeviceFigures {
         self.classes.iter().map(|(class, levels)| (*class, levels))
     }
 
+    /// Bytes of the process's contexts, by NVML when it first used the device; `None` if it was not told.
+    pub fn context(&self) -> Option<u64> {
+        self.measurements.measured_context(None)
+    }
+
     /// The sum of the classes that occupy memory of this device, or of the host.
     pub fn levels(&self, device: i16) -> Levels {
         let mut sum = Levels::default();

@@ -26,6 +26,8 @@ pub type Identity = (u32, u64, u64, String);
 pub struct Device {
     pub number: i16,
     pub uuid: String,
+    /// Bytes.
+    pub total: u64,
     pub limit: Option<u64>,
 }
 
@@ -34,7 +36,7 @@ pub type Labels = Vec<(&'static str, String)>;
 
 pub struct Process {
     pub identity: Identity,
-    /// The labels of all series of this process, but those of a device.
+    /// The labels of all series of this process, but those of a device. Prometheus sets `job` and `pod` itself.
     pub labels: Labels,
     pub started_ns: u64,
     pub devices: Vec<Device>,
@@ -91,10 +93,10 @@ impl Process {
             ("pid", header.pid.to_string()),
             ("host", text(&header.host)),
             ("strategy", text(&header.strategy)),
-            ("job", text(&header.job)),
+            ("job_name", text(&header.job)),
         ];
         labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
-        labels.extend(pod(header).map(|pod| ("pod", text(&pod))));
+        labels.extend(pod(header).map(|pod| ("job_pod", text(&pod))));
         Process {
             identity: identity(header),
             labels,
@@ -144,6 +146,7 @@ impl Process {
                 Some(Device {
                     number: i16::try_from(device.ordinal).ok()?,
                     uuid: device_uuid(&device.uuid).unwrap_or_default(),
+                    total: device.total_memory,
                     limit: device.limit,
                 })
             })

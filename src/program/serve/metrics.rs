@@ -18,6 +18,7 @@ use crate::analysis::names::class_name;
 pub fn text(node: &Node) -> String {
     let mut text = Text(String::new());
     processes(&mut text, node);
+    devices(&mut text, node);
     accounts(&mut text, node);
     totals(&mut text, node);
     own(&mut text, node);
@@ -88,6 +89,10 @@ fn processes(text: &mut Text, node: &Node) {
     level("vramshim_used_in_cache_bytes", help, true, |held| {
         Some(held.pytorch?.used)
     });
+    let contexts =
+        devices().filter_map(|(process, device, figures)| Some((labels_of(process, device, None), figures.context()?)));
+    let help = "Bytes of the contexts of the process, by NVML when it first used the device; absent if it was not told";
+    text.metric("vramshim_context_bytes", help, contexts);
     let classes = devices().flat_map(|(process, device, figures)| {
         figures.classes().map(move |(class, levels)| {
             let name = match class {
@@ -125,6 +130,18 @@ fn processes(text: &mut Text, node: &Node) {
     let rows = shown.iter().map(|process| (process.labels.clone(), running(process)));
     let help = "1 if the process runs, 0 once it has ended";
     text.metric("vramshim_process_running", help, rows);
+}
+
+fn devices(text: &mut Text, node: &Node) {
+    let series = |(uuid, bytes): (&String, &u64)| (vec![("uuid", uuid.clone())], *bytes);
+    let devices = &node.devices;
+    text.metric(
+        "vramshim_device_total_bytes",
+        "Bytes of the device",
+        devices.total.iter().map(series),
+    );
+    let help = "Bytes of the device that all processes use, by NVML; absent if it is not told";
+    text.metric("vramshim_device_used_bytes", help, devices.used.iter().map(series));
 }
 
 /// The accounts that groups of processes share.

@@ -6,7 +6,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,15 +15,11 @@ use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
 use super::counted::{Counted, Ended, Totals};
-use super::folders::{Signs, journals_in, signs};
+use super::devices::Devices;
+use super::folders::{Found, Owners, Signs, found, journals_in, shares};
 use super::followed_process::{Identity, Labels, Process, identity};
 use crate::say::say;
 
-/// The most journals that are looked at, of all folders. Each folder has an equal share, and what a folder does not need
-/// goes to the others.
-const MOST_JOURNALS: usize = 1 << 16;
-/// How many names of a folder are read for each one that it may have: the newest of these are taken.
-const READ_FOR_EACH: usize = 4;
 /// A journal that is not ready is opened again at every so many collections, or sooner if its file changes.
 const MOST_SKIPPED: u64 = 64;
 /// The most processes with series of their own; the others count for the node alone. Prometheus keeps each series for
@@ -53,7 +48,7 @@ pub struct Options {
 pub struct Own {
     pub damaged: u64,
     pub folders_failed: u64,
-    /// Journals that are not looked at, because their folder has more than its share. There may be more.
+    /// Journals that are not looked at, because their owner has more in the folder than the share. There may be more.
     pub left_out: u64,
     messages: u64,
 }
@@ -77,6 +72,9 @@ const NEW: Known = Known::New {
 
 struct Entry {
     inode: u64,
+    owner: u32,
+    /// The number of the collection that looked at it last.
+    looked: u64,
     known: Known,
 }
 
@@ -90,11 +88,11 @@ pub struct Node {
     pub totals: Totals,
     pub own: Own,
     pub accounts: Accounts,
+    pub devices: Devices,
     told_folders: BTreeSet<PathBuf>,
     /// The journals that could not be read at the last try.
     pub unreadable: BTreeSet<PathBuf>,
-    /// The journal with which the next collection begins.
-    resume: Option<PathBuf>,
+    collections: u64,
     buffer: Vec<u8>,
     /// When the journals were read last.
     collected: Option<Instant>,
@@ -115,9 +113,10 @@ impl Node {
             counted: Counted::default(),
             totals: Totals::default(),
             own: Own::default(),
+            devices: Devices::default(),
             told_folders: BTreeSet::new(),
             unreadable: BTreeSet::new(),
-            resume: None,
+            collections: 0,
             buffer: Vec::new(),
             collected: None,
         }
@@ -144,44 +143,49 @@ impl Node {
 
     /// Reads what is new.
     pub fn collect(&mut self) {
-        let begin = Instant::now();
         self.list();
-        let until = self.options.budget.map(|budget| begin + budget);
+        let until = self.options.budget.map(|budget| Instant::now() + budget);
         let is_late = || until.is_some_and(|until| Instant::now() >= until);
-        let mut behind: Vec<PathBuf> = self.entries.keys().cloned().collect();
-        // A collection that was too short left out journals. The next one begins with them.
-        let first = behind.partition_point(|path| Some(path) < self.resume.as_ref());
-        let count = behind.len();
-        behind.rotate_left(first % count.max(1));
-        self.resume = None;
+        self.collections += 1;
+        let mut behind = self.turns();
         // The journals take turns, so that a long one does not hold up the others.
-        while !behind.is_empty() {
-            behind.retain(|path| {
-                if !is_late() {
-                    return self.look(path);
-                }
-                self.resume.get_or_insert_with(|| path.clone());
-                true
-            });
-            if is_late() {
-                break;
-            }
+        while !behind.is_empty() && !is_late() {
+            behind.retain(|path| is_late() || self.look(path));
         }
         self.forget();
         self.choose();
         self.accounts.collect();
+        self.devices = Devices::ask(self.processes().flat_map(|process| &process.devices));
         self.collected = Some(Instant::now());
         self.buffer.shrink_to(1 << 20);
+    }
+
+    /// The journals, in the order in which they are read: of each owner in each folder the one that waits longest, then the
+    /// next of each. So a collection that is too short does not leave out the same again, nor those of an owner of few.
+    fn turns(&self) -> Vec<PathBuf> {
+        let mut waiting: BTreeMap<_, Vec<(u64, &PathBuf)>> = BTreeMap::new();
+        for (path, entry) in &self.entries {
+            let group = waiting.entry((path.parent(), entry.owner)).or_default();
+            group.push((entry.looked, path));
+        }
+        waiting.values_mut().for_each(|group| group.sort());
+        let mut turns: Vec<_> = waiting.values().flat_map(|group| group.iter().enumerate()).collect();
+        turns.sort_by_key(|(turn, _)| *turn);
+        turns.into_iter().map(|(_, (_, path))| (*path).clone()).collect()
     }
 
     /// Finds the journals in the folders, and forgets those that vanished. A journal that has another name now is still
     /// the same, and what cannot be listed now has not vanished.
     fn list(&mut self) {
-        let (mut not_listed, mut counted) = (BTreeSet::new(), Vec::new());
-        (self.own.folders_failed, self.own.left_out) = (0, 0);
+        let (mut not_listed, mut counted) = (BTreeSet::new(), BTreeMap::new());
+        self.own.folders_failed = 0;
         for folder in (self.options.folders)() {
-            match journals_in(&folder).map(|names| names.take(MOST_JOURNALS * READ_FOR_EACH).count()) {
-                Ok(count) => counted.push((count, folder)),
+            match journals_in(&folder) {
+                Ok(files) => {
+                    let mut owners = Owners::new();
+                    files.for_each(|file| *owners.entry(file.owner).or_default() += 1);
+                    counted.insert(folder, owners);
+                }
                 Err(error) => {
                     self.own.folders_failed += 1;
                     let problem = format!("{}: {error}", shown(&folder));
@@ -195,25 +199,21 @@ impl Node {
                 }
             }
         }
-        // The smallest folders come first, so that what they do not need is shared by the others.
-        counted.sort();
-        let mut found: BTreeMap<PathBuf, u64> = BTreeMap::new();
-        for (before, (count, folder)) in counted.iter().enumerate() {
-            let share = (MOST_JOURNALS - found.len()) / (counted.len() - before);
-            let taken = self.newest(folder, *count, share);
-            self.own.left_out += count.saturating_sub(taken.len()) as u64;
-            found.extend(taken);
-        }
+        let all: usize = counted.values().flat_map(Owners::values).sum();
+        let shares = shares(counted).into_iter();
+        let taken = shares.flat_map(|(folder, shares)| self.newest(&folder, shares));
+        let found: BTreeMap<PathBuf, Found> = taken.map(|file| (file.path.clone(), file)).collect();
+        self.own.left_out = all.saturating_sub(found.len()) as u64;
         let may_be_there = |path: &Path| path.parent().is_some_and(|folder| not_listed.contains(folder));
         let gone: Vec<PathBuf> = (self.entries.iter())
             .filter(|(path, entry)| match found.get(*path) {
-                Some(inode) => *inode != entry.inode,
+                Some(file) => file.inode != entry.inode,
                 None => !may_be_there(path),
             })
             .map(|(path, _)| path.clone())
             .collect();
         let new = found.iter().filter(|(path, _)| !self.entries.contains_key(*path));
-        let mut new: BTreeMap<u64, PathBuf> = new.map(|(path, inode)| (*inode, path.clone())).collect();
+        let mut new: BTreeMap<u64, PathBuf> = new.map(|(path, file)| (file.inode, path.clone())).collect();
         for path in gone {
             self.unreadable.remove(&path);
             let Some(entry) = self.entries.remove(&path) else {
@@ -224,38 +224,38 @@ impl Node {
                 _ => self.leave(entry.known),
             }
         }
-        for (path, inode) in found {
-            let new = Entry { inode, known: NEW };
-            self.entries.entry(path).or_insert(new);
+        for (path, Found { inode, owner, .. }) in found {
+            let new = Entry {
+                inode,
+                owner,
+                looked: 0,
+                known: NEW,
+            };
+            self.entries.entry(path).or_insert(new).owner = owner;
         }
     }
 
-    /// The journals of a folder that has so many, if they are within its share: else those that are followed, and the newest.
-    fn newest(&self, folder: &Path, count: usize, share: usize) -> Vec<(PathBuf, u64)> {
-        let names = journals_in(folder).into_iter().flatten();
-        if count <= share {
-            return names.take(share).collect();
-        }
-        let entry = |path: &Path| self.entries.get(path);
-        let is_followed = |path: &Path| entry(path).is_some_and(|entry| matches!(entry.known, Known::Followed(_)));
-        let of_folder = self
-            .entries
-            .range(folder.to_owned()..)
-            .take_while(|(path, _)| path.starts_with(folder));
-        let followed = of_folder.filter(|(path, _)| path.parent() == Some(folder) && is_followed(path));
-        let still = followed.filter(|(path, entry)| path.symlink_metadata().is_ok_and(|now| now.ino() == entry.inode));
-        let mut taken: Vec<(PathBuf, u64)> = still
-            .map(|(path, entry)| (path.clone(), entry.inode))
-            .take(share)
-            .collect();
-        let others = names.take(share * READ_FOR_EACH).filter(|(path, _)| !is_followed(path));
-        let mut others: Vec<_> = others
-            .map(|(path, inode)| (Reverse(signs(&path)), path, inode))
-            .collect();
-        others.sort();
-        let room = share - taken.len();
-        taken.extend(others.into_iter().take(room).map(|(_, path, inode)| (path, inode)));
-        taken
+    /// The journals of a folder within these shares: those that are followed, and the newest.
+    fn newest(&self, folder: &Path, mut shares: Owners) -> Vec<Found> {
+        let is_followed = |file: &Found| {
+            let entry = self.entries.get(&file.path).filter(|entry| entry.inode == file.inode);
+            entry.is_some_and(|entry| matches!(entry.known, Known::Followed(_)))
+        };
+        let known = self.entries.range(folder.to_owned()..).map(|(path, _)| path);
+        let known = known.take_while(|path| path.starts_with(folder));
+        let of_folder = known.filter(|path| path.parent() == Some(folder));
+        let followed = of_folder.filter_map(|path| found(path.clone()).filter(is_followed));
+        let others = journals_in(folder)
+            .into_iter()
+            .flatten()
+            .filter(|file| !is_followed(file));
+        let mut others: Vec<Found> = others.collect();
+        others.sort_by_key(|file| Reverse(file.signs));
+        let mut has_room = |file: &Found| {
+            let share = shares.get_mut(&file.owner).filter(|share| **share > 0);
+            share.map(|share| *share -= 1).is_some()
+        };
+        followed.chain(others).filter(|file| has_room(file)).collect()
     }
 
     /// Reads a portion of one journal. Returns whether there is more to read.
@@ -263,12 +263,13 @@ impl Node {
         let Some(entry) = self.entries.get_mut(path) else {
             return false;
         };
+        entry.looked = self.collections;
         match &entry.known {
             Known::PassedOver => return false,
             Known::Followed(process) if process.is_done => return false,
             Known::Followed(_) => {}
             Known::New { looks, was } => {
-                let now = signs(path);
+                let now = found(path.to_owned()).map_or((0, 0, 0), |file| file.signs);
                 let looks = if now == *was { *looks } else { 0 };
                 let is_due = looks == 0 || looks.is_power_of_two() || looks.is_multiple_of(MOST_SKIPPED);
                 let looks = looks + 1;
