@@ -35,14 +35,26 @@ pub fn line(event: &Event) -> String {
             }
         }
     };
-    let at = time(event.happening.at_ns);
-    // Without the date.
-    let at = at.split_once('T').map_or(at.as_str(), |(_, clock)| clock);
+    let at = clock(event.happening.at_ns);
     format!("{at}  {}  {}  {what}", event.pid, printable(&event.job, 24))
 }
 
-pub fn is_failure(event: &Event) -> bool {
-    matches!(event.happening.what, What::Failed(_))
+/// The time of a day (UTC), of nanoseconds after 1970.
+pub fn clock(ns: u64) -> String {
+    let at = time(ns);
+    at.split_once('T').map_or(at.as_str(), |(_, clock)| clock).to_owned()
+}
+
+/// So many of these events as lines: the latest failures, then the latest marks, each the oldest first. Marks get at least
+/// one line, failures as many as they need. With them, whether each is a failure.
+pub fn latest<'a>(events: impl DoubleEndedIterator<Item = &'a Event>, most: usize) -> Vec<(String, bool)> {
+    let (marks, failures): (Vec<&Event>, Vec<&Event>) = events.partition(|event| event.happening.is_mark());
+    let failed = failures.len().min(most.saturating_sub(usize::from(!marks.is_empty())));
+    let failures = failures[failures.len() - failed..]
+        .iter()
+        .map(|event| (line(event), true));
+    let marks = marks[marks.len() - marks.len().min(most - failed)..].iter();
+    failures.chain(marks.map(|event| (line(event), false))).collect()
 }
 
 pub fn as_json(event: &Event) -> Value {

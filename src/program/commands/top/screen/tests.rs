@@ -20,10 +20,52 @@ fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
 }
 
 #[test]
+fn what_falls_off_is_said() {
+    let mut screen = screen(15);
+    screen.events = (0..900).map(|number| (format!("mark {number}"), false)).collect();
+    screen
+        .events
+        .splice(0..0, (0..3).map(|number| (format!("failure {number}"), true)));
+    screen.happened = screen.events.len();
+    let text = drawn(&mut screen, 80, 24);
+    for words in [
+        "5 more devices: press d",
+        "6 more rows",
+        "failure 2",
+        "mark 899",
+        "2 of 3 failures, 1 of 900 marks, e shows all",
+        "/ filter",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    let text = drawn(&mut screen, 200, 50);
+    for words in ["0 Simulated GPU", "4711", "4725", "failure 0", "mark 896"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    assert!(!text.contains(" more "), "{text}");
+}
+
+#[test]
+fn the_filter_takes_letters_that_are_keys() {
+    let machine = Machine::default();
+    let mut screen = screen(3);
+    for key in ['/', 'q', 'r'].map(KeyCode::Char) {
+        screen.press(key, &machine);
+    }
+    assert!(screen.is_typing() && screen.filter == "qr" && !screen.reversed);
+    assert!(drawn(&mut screen, 80, 24).contains("with /qr"));
+    screen.press(KeyCode::Enter, &machine);
+    assert!(!screen.is_typing() && screen.filter == "qr");
+    screen.press(KeyCode::Esc, &machine);
+    assert!(screen.filter.is_empty());
+    assert!(rows::sample(3, None).has("JOB 3") && !rows::sample(3, None).has("job 4"));
+}
+
+#[test]
 fn every_size_can_be_drawn() {
     for processes in [0, 1, 40] {
         let mut screen = screen(processes);
-        for opened in [None, Some((1, 0))] {
+        for opened in [None, Some(Page::Process((1, 0))), Some(Page::Events)] {
             screen.opened = opened;
             screen.text = (0..50).map(|line| format!("line {line} \u{4e16}\u{754c}")).collect();
             screen.note = "a note".to_owned();
@@ -44,19 +86,16 @@ fn what_matters_most_stays_where_there_is_little_room() {
     }
     let narrow = drawn(&mut screen(3), 80, 24);
     for text in [
-        "pid",
-        "job",
-        "live",
-        "*reserved",
-        "busy",
-        "failures",
-        "state",
-        "4713",
+        "pid", "job", "live", "cached", "nvml", "others", "free", "*gpu", "busy", "failures", "state", "4713",
         "2.00 MiB",
     ] {
         assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
-    assert!(!narrow.contains("strategy") && !narrow.contains("GPU-"), "{narrow}");
+    assert!(!narrow.contains("GPU-"), "{narrow}");
+    assert!(
+        narrow.contains("no room for ") && narrow.contains("strategy"),
+        "{narrow}"
+    );
     // The column by which the table is sorted is never left out.
     let mut by_host = screen(3);
     by_host.sort = COLUMNS.iter().position(|column| column.title == "host").unwrap();
