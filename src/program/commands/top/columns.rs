@@ -6,6 +6,8 @@ use crate::render::format;
 
 /// The space between two columns.
 const SPACE: usize = 2;
+/// The last of the columns that leave before a text is cut.
+const BEFORE_CUTS: usize = 3;
 
 pub struct Column {
     pub title: &'static str,
@@ -14,6 +16,8 @@ pub struct Column {
     leaves: usize,
     /// The characters to which its texts may be cut; a number that is cut would be read as another one.
     least: usize,
+    /// A text that is cut keeps its end.
+    keeps_end: bool,
 }
 
 impl Column {
@@ -23,6 +27,7 @@ impl Column {
             is_number: false,
             leaves,
             least: usize::MAX,
+            keeps_end: false,
         }
     }
 
@@ -33,10 +38,18 @@ impl Column {
         }
     }
 
-    pub const fn cut(title: &'static str, least: usize) -> Column {
+    pub const fn cut(title: &'static str, leaves: usize, least: usize) -> Column {
         Column {
             least,
-            ..Column::text(title, 0)
+            ..Column::text(title, leaves)
+        }
+    }
+
+    /// The ends of pods' names differ, and not their begins.
+    pub const fn cut_before(title: &'static str, leaves: usize, least: usize) -> Column {
+        Column {
+            keeps_end: true,
+            ..Column::cut(title, leaves, least)
         }
     }
 }
@@ -96,37 +109,48 @@ pub fn lay_out(columns: &[Column], rows: &[Vec<String>], room: usize, sorted: Op
         _ => column.title.to_owned(),
     });
     let titles: Vec<String> = titles.collect();
-    let mut widths: Vec<usize> = (titles.iter().enumerate())
-        .map(|(place, title)| {
-            let cells = rows.iter().map(|row| width(&row[place])).max().unwrap_or(0);
-            cells.min(columns[place].least).max(width(title))
-        })
-        .collect();
-    let total = |places: &[usize]| places.iter().map(|&place| widths[place] + SPACE).sum::<usize>();
+    let widest = |place: usize| {
+        let cells = rows.iter().map(|row| width(&row[place])).max().unwrap_or(0);
+        cells.max(width(&titles[place]))
+    };
+    let full: Vec<usize> = (0..columns.len()).map(widest).collect();
+    let least = full.iter().zip(columns).zip(&titles);
+    let least = least.map(|((&full, column), title)| full.min(column.least.max(width(title))));
+    let mut widths: Vec<usize> = least.collect();
+    let total = |widths: &[usize], places: &[usize]| -> usize {
+        let all: usize = places.iter().map(|&place| widths[place] + SPACE).sum();
+        all.saturating_sub(SPACE)
+    };
     let mut places: Vec<usize> = (0..columns.len()).collect();
     let mut expendable = places.clone();
     expendable.retain(|&place| columns[place].leaves > 0 && sorted.is_none_or(|(by, _)| by != place));
     let says = |place: usize| rows.iter().any(|row| !matches!(row[place].as_str(), "-" | ""));
     expendable.sort_by_key(|&place| (says(place), columns[place].leaves));
     for column in expendable {
-        if total(&places) <= room + SPACE {
-            break;
+        // The first go before a text is cut.
+        let needed = if columns[column].leaves <= BEFORE_CUTS {
+            &full
+        } else {
+            &widths
+        };
+        if total(needed, &places) > room {
+            places.retain(|&place| place != column);
         }
-        places.retain(|&place| place != column);
     }
-    while places.len() > 1 && total(&places) > room + SPACE {
+    while places.len() > 1 && total(&widths, &places) > room {
         places.pop();
     }
-    let mut rest = (room + SPACE).saturating_sub(total(&places));
-    for &place in places.iter().filter(|&&place| columns[place].least < usize::MAX) {
-        let wanted = rows.iter().map(|row| width(&row[place])).max().unwrap_or(0);
-        let more = wanted.saturating_sub(widths[place]).min(rest);
-        (widths[place], rest) = (widths[place] + more, rest - more);
+    while total(&widths, &places) < room {
+        let cut = places.iter().filter(|&&place| widths[place] < full[place]);
+        let Some(&most) = cut.min_by_key(|&&place| widths[place]) else {
+            break;
+        };
+        widths[most] += 1;
     }
     let line = |row: &[String]| {
         let mut line = String::new();
         for &place in &places {
-            let text = cut(&row[place], widths[place]);
+            let text = cut(&row[place], widths[place], columns[place].keeps_end);
             let blanks = " ".repeat(widths[place].saturating_sub(width(&text)));
             line += &if columns[place].is_number {
                 blanks + &text
@@ -150,13 +174,18 @@ fn width(text: &str) -> usize {
     Line::from(text).width()
 }
 
-fn cut(text: &str, most: usize) -> String {
+fn cut(text: &str, most: usize, keeps_end: bool) -> String {
     let mut text = text.to_owned();
-    if width(&text) > most {
-        while width(&text) + 2 > most && text.pop().is_some() {}
-        text += "..";
+    if width(&text) <= most {
+        return text;
     }
-    text
+    while width(&text) + 2 > most && !text.is_empty() {
+        match keeps_end {
+            true => drop(text.remove(0)),
+            false => drop(text.pop()),
+        }
+    }
+    if keeps_end { format!("..{text}") } else { text + ".." }
 }
 
 #[cfg(test)]
@@ -192,11 +221,12 @@ mod tests {
 
     #[test]
     fn a_command_is_cut_before_a_column_goes() {
-        let columns = [Column::number("pid", 1), Column::cut("command", 8)];
+        let columns = [Column::number("pid", BEFORE_CUTS + 1), Column::cut("command", 0, 8)];
         let rows = vec![vec!["17".to_owned(), "python train.py".to_owned()]];
         let laid = |room| lay_out(&columns, &rows, room, None).rows.remove(0);
         assert_eq!(laid(20), " 17  python train.py");
         assert_eq!(laid(14), " 17  python ..");
         assert_eq!(laid(9), "python ..");
+        assert_eq!(cut("llama-worker-3", 8, true), "..rker-3");
     }
 }

@@ -21,15 +21,15 @@ use crate::analysis::running;
 use crate::render::format::printable;
 
 pub const COLUMNS: [Column; 10] = [
-    Column::cut("gpu", 20),
+    Column::cut("gpu", 0, 20),
     Column::number("live", 0),
     Column::number("cached", 0),
     Column::number("others", 0),
     Column::number("free", 0),
-    Column::number("total", 4),
-    Column::number("busy", 5),
-    Column::number("processes", 3),
-    Column::number("reserved", 2),
+    Column::number("total", 8),
+    Column::number("busy", 9),
+    Column::number("processes", 7),
+    Column::number("reserved", 6),
     Column::text("uuid", 1),
 ];
 
@@ -301,6 +301,7 @@ pub fn sample() -> DeviceRow {
     DeviceRow {
         uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
         name: Some("Simulated GPU".to_owned()),
+        number: Some(0),
         simulator: Some("pid 4711".to_owned()),
         total_memory: Some(80 << 30),
         live: Some(1 << 30),

@@ -20,19 +20,19 @@ use crate::render::format::{ended, printable, size};
 pub const COLUMNS: [Column; 15] = [
     Column::number("gpu", 0),
     Column::number("pid", 0),
-    Column::text("pod or user", 9),
-    Column::text("job", 7),
+    Column::cut_before("pod/user", 9, 8),
+    Column::cut("job", 8, 8),
     Column::number("live", 0),
     Column::number("cached", 0),
     Column::number("nvml", 0),
-    Column::number("failures", 8),
+    Column::number("failures", 7),
     Column::text("state", 6),
     Column::number("reserved", 5),
     Column::number("limit", 4),
     Column::number("host", 3),
     Column::number("dev", 2),
     Column::text("strategy", 1),
-    Column::cut("command", 15),
+    Column::cut("command", 0, 15),
 ];
 pub const GPU: usize = 0;
 pub const PID: usize = 1;
@@ -125,7 +125,7 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             .last
             .filter(|_| is_read)
             .map(|last| last.memory.resident);
-        let owner = pod(watched.header()).map(|pod| pod_name(&pod));
+        let owner = pod(watched.header()).map(|pod| printable(&pod, 200));
         let cells = vec![
             gpu(number, uuid.as_deref()),
             whole(Some(watched.pid)),
@@ -170,15 +170,6 @@ fn gpu(number: Option<u32>, uuid: Option<&str>) -> Cell {
     Cell {
         text: devices::label(number, uuid),
         number: number.map(f64::from),
-    }
-}
-
-/// The pod without its namespace. The ends of pods' names differ, so a long one loses its begin.
-fn pod_name(pod: &str) -> String {
-    let name: Vec<char> = printable(pod.rsplit('/').next().unwrap_or(pod), 200).chars().collect();
-    match name.len().checked_sub(18) {
-        Some(over @ 3..) => format!("..{}", name[over..].iter().collect::<String>()),
-        _ => name.iter().collect(),
     }
 }
 

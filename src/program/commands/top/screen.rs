@@ -9,7 +9,7 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Paragraph, Wrap};
 
 use super::columns::lay_out;
 use super::devices::{self, DeviceRow};
@@ -382,7 +382,10 @@ impl Screen {
         let falls_off = count >= lines || !laid.left_out.is_empty();
         self.page = lines.saturating_sub(1 + usize::from(falls_off)).max(1);
         let place = self.place();
-        self.choose(place);
+        match self.chosen {
+            Some(_) => self.choose(place),
+            None => self.place = 0,
+        }
         let last_first = count.saturating_sub(self.page);
         self.first = self
             .first
@@ -403,9 +406,8 @@ impl Screen {
             };
             Line::styled(format!("{mark} {line}"), style.patch(chosen))
         }));
-        let hidden = (count > self.page).then(|| format!("{} more rows: \u{2191}\u{2193} PgDn", count - self.page));
-        let left_out = laid.left_out.join(", ");
-        let no_room = (!left_out.is_empty()).then(|| format!("no room for {left_out} (\u{2190}\u{2192} shows one)"));
+        let hidden = (count > self.page).then(|| format!("{} more rows \u{2191}\u{2193} PgDn", count - self.page));
+        let no_room = (!laid.left_out.is_empty()).then(|| format!("no room: {}", laid.left_out.join(" ")));
         let said: Vec<String> = hidden.into_iter().chain(no_room).collect();
         text.push(Line::styled(said.join("; "), self.style(Modifier::DIM)));
         frame.render_widget(Paragraph::new(text), area);
@@ -416,7 +418,16 @@ impl Screen {
         self.scroll = self.scroll.min(self.text.len().saturating_sub(height));
         let text = self.text.iter().skip(self.scroll).take(height);
         let lines: Vec<Line> = text.map(|line| Line::from(printable(line, 1000))).collect();
-        frame.render_widget(Paragraph::new(lines), area);
+        let page = Paragraph::new(lines);
+        let is_table = self.opened != Some(Page::Events);
+        frame.render_widget(
+            if is_table {
+                page
+            } else {
+                page.wrap(Wrap { trim: false })
+            },
+            area,
+        );
     }
 }
 

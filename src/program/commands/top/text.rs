@@ -24,24 +24,30 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
         writeln!(out)?;
     }
     if let Some(problem) = devices::problem(machine) {
-        writeln!(out, "Not known of the devices: {problem}.\n")?;
+        fold(out, &format!("Not known of the devices: {problem}."), room)?;
+        writeln!(out)?;
     }
     if let Some(layer) = devices::layer(machine) {
-        writeln!(out, "{layer}.\n")?;
+        fold(out, &format!("{layer}."), room)?;
+        writeln!(out)?;
     }
     let mut rows = rows::all(machine);
     rows::sort(&mut rows, rows::GPU, false);
     if rows.is_empty() {
-        writeln!(out, "{}", machine.nothing_to_show())?;
+        fold(out, &machine.nothing_to_show(), room)?;
     } else {
         let texts: Vec<Vec<String>> = rows.iter().map(rows::Row::texts).collect();
         print(out, &rows::COLUMNS, &texts, room)?;
     }
     for (pid, why) in rows::not_known(machine) {
-        writeln!(out, "  {pid}: {}", printable(&why, 400))?;
+        fold(out, &format!("{pid}: {}", printable(&why, 400)), room)?;
     }
-    for (line, _) in events::latest(machine.take_events().iter(), EVENTS) {
-        writeln!(out, "  {line}")?;
+    let events = machine.take_events();
+    for (line, _) in events::latest(events.iter(), EVENTS) {
+        fold(out, &line, room)?;
+    }
+    if let Some(more @ 1..) = events.len().checked_sub(EVENTS) {
+        writeln!(out, "  ({more} more failures and marks; --json has all)")?;
     }
     if once { Ok(()) } else { writeln!(out) }
 }
@@ -54,5 +60,23 @@ fn print(out: &mut impl Write, columns: &[Column], texts: &[Vec<String>], room: 
     if laid.left_out.is_empty() {
         return Ok(());
     }
-    writeln!(out, "  (no room for {}; --json has all)", laid.left_out.join(", "))
+    fold(
+        out,
+        &format!("(no room for {}; --json has all)", laid.left_out.join(", ")),
+        room,
+    )
+}
+
+/// Writes a text in lines of at most `room` characters and two blanks; a word that is longer has a line of its own.
+fn fold(out: &mut impl Write, text: &str, room: usize) -> io::Result<()> {
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.trim().is_empty() && line.chars().count() + word.chars().count() > room {
+            writeln!(out, "  {}", line.trim_end())?;
+            line = "  ".to_owned();
+        }
+        line += word;
+        line += " ";
+    }
+    writeln!(out, "  {}", line.trim_end())
 }
