@@ -84,7 +84,9 @@ fn a_process_that_has_ended_goes() {
     let pid = job.pid();
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     job.kill();
-    terminal.until("its end", |text| text.contains("no exit") && !text.contains("GPU-"));
+    terminal.until("its end", |text| {
+        text.contains("no exit") && !text.contains("Simulated GPU")
+    });
     terminal.until("nothing left", |text| text.contains("0 processes"));
     terminal.quit();
 }

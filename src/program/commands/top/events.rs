@@ -45,16 +45,19 @@ pub fn clock(ns: u64) -> String {
     at.split_once('T').map_or(at.as_str(), |(_, clock)| clock).to_owned()
 }
 
-/// So many of these events as lines: the latest failures, then the latest marks, each the oldest first. Marks get at least
-/// one line, failures as many as they need. With them, whether each is a failure.
-pub fn latest<'a>(events: impl DoubleEndedIterator<Item = &'a Event>, most: usize) -> Vec<(String, bool)> {
-    let (marks, failures): (Vec<&Event>, Vec<&Event>) = events.partition(|event| event.happening.is_mark());
+/// All events as lines, and whether each is a failure.
+pub fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(String, bool)> {
+    events.map(|event| (line(event), !event.happening.is_mark())).collect()
+}
+
+/// So many of these lines: the latest failures, then the latest marks, each the oldest first. Marks get at least one line,
+/// and what failures leave.
+pub fn latest(lines: &[(String, bool)], most: usize) -> impl Iterator<Item = &(String, bool)> {
+    let (failures, marks): (Vec<_>, Vec<_>) = lines.iter().partition(|(_, is_failure)| *is_failure);
     let failed = failures.len().min(most.saturating_sub(usize::from(!marks.is_empty())));
-    let failures = failures[failures.len() - failed..]
-        .iter()
-        .map(|event| (line(event), true));
-    let marks = marks[marks.len() - marks.len().min(most - failed)..].iter();
-    failures.chain(marks.map(|event| (line(event), false))).collect()
+    let before = [failures.len() - failed, marks.len().saturating_sub(most - failed)];
+    let last = |all: Vec<_>, before| all.into_iter().skip(before);
+    last(failures, before[0]).chain(last(marks, before[1]))
 }
 
 pub fn as_json(event: &Event) -> Value {

@@ -138,7 +138,7 @@ impl Machine {
     }
 
     /// The latest events, the oldest first.
-    pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
     }
 

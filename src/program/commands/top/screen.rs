@@ -70,9 +70,8 @@ pub struct Screen {
     /// How many bytes of the journal that page shows, and the title that says of when it is.
     shown: u64,
     as_of: String,
-    /// The latest events as text, and whether each is a failure; and how many there are.
+    /// The latest events as text, and whether each is a failure.
     events: Vec<(String, bool)>,
-    happened: usize,
     note: String,
 }
 
@@ -98,8 +97,7 @@ impl Screen {
         self.rows.retain(|row| row.has(&self.filter));
         rows::sort(&mut self.rows, self.sort, self.reversed);
         self.devices = devices::devices(machine);
-        self.happened = machine.events().count();
-        self.events = events::latest(machine.events(), self.happened);
+        self.events = events::lines(machine.events());
         self.note = match (machine.problems().next(), self.all == 0) {
             (Some(problem), _) => problem.to_owned(),
             (None, true) => machine.nothing_to_show(),
@@ -116,8 +114,9 @@ impl Screen {
         let watched = match self.opened {
             Some(Page::Process(id)) => machine.process(id),
             Some(Page::Events) => {
-                self.as_of = format!("{} failures and marks, failures first (UTC)", self.happened);
-                self.text = self.events.iter().map(|(line, _)| line.clone()).collect();
+                self.as_of = format!("{} failures and marks, failures first (UTC)", self.events.len());
+                let all = events::latest(&self.events, usize::MAX);
+                self.text = all.map(|(line, _)| line.clone()).collect();
                 return;
             }
             None => None,
@@ -262,7 +261,7 @@ impl Screen {
             count @ 1.. if is_list => count.saturating_add(1).min((height * 2 / 5).max(3)),
             _ => 0,
         };
-        let has_events = is_list && self.happened > 0 && height >= ROOM_FOR_EVENTS;
+        let has_events = is_list && !self.events.is_empty() && height >= ROOM_FOR_EVENTS;
         let events = if has_events {
             (self.events.len() + 1).min(usize::from(height / 6)) as u16
         } else {
@@ -298,24 +297,16 @@ impl Screen {
     }
 
     fn draw_events(&self, frame: &mut Frame, area: Rect) {
-        let lines = usize::from(area.height.saturating_sub(1));
-        let (failures, marks): (Vec<_>, Vec<_>) = self.events.iter().partition(|(_, is_failure)| *is_failure);
-        let failed = failures.len().min(lines.saturating_sub(usize::from(!marks.is_empty())));
-        let marked = marks.len().min(lines - failed);
+        let latest = events::latest(&self.events, usize::from(area.height.saturating_sub(1)));
+        let mut lines: Vec<Line> = latest
+            .map(|(text, is_failure)| Line::styled(text.as_str(), self.red(*is_failure)))
+            .collect();
         let mut title = "Latest failures and marks (UTC)".to_owned();
-        if failed + marked < self.events.len() {
-            let (of, and) = (failures.len(), marks.len());
-            title = format!("{title}: {failed} of {of} failures, {marked} of {and} marks, e shows all");
+        if lines.len() < self.events.len() {
+            title += &format!(": {} of {}, e shows all", lines.len(), self.events.len());
         }
-        let latest = failures[failures.len() - failed..]
-            .iter()
-            .chain(&marks[marks.len() - marked..]);
-        let lines = latest.map(|(text, is_failure)| Line::styled(text.as_str(), self.red(*is_failure)));
-        let title = Line::styled(title, self.style(Modifier::BOLD));
-        frame.render_widget(
-            Paragraph::new([title].into_iter().chain(lines).collect::<Vec<_>>()),
-            area,
-        );
+        lines.insert(0, Line::styled(title, self.style(Modifier::BOLD)));
+        frame.render_widget(Paragraph::new(lines), area);
     }
 
     fn title(&self) -> String {

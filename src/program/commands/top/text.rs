@@ -42,9 +42,9 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
     for (pid, why) in rows::not_known(machine) {
         fold(out, &format!("{pid}: {}", printable(&why, 400)), room)?;
     }
-    let events = machine.take_events();
-    for (line, _) in events::latest(events.iter(), EVENTS) {
-        fold(out, &line, room)?;
+    let events = events::lines(machine.take_events().iter());
+    for (line, _) in events::latest(&events, EVENTS) {
+        fold(out, line, room)?;
     }
     if let Some(more @ 1..) = events.len().checked_sub(EVENTS) {
         writeln!(out, "  ({more} more failures and marks; --json has all)")?;
