@@ -223,7 +223,15 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
     assert_fields(&devices[0], json!({"requested": 123, "processes": 2}), "");
     let output = top([std::ffi::OsStr::new("--once"), folder.path().as_os_str()]);
     let text = &output.text;
-    assert!(text.contains("8.00 GiB") && text.contains("limited"), "{text}");
+    assert!(
+        text.contains("limited") && text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let mut wide = terminal::Terminal::start(24, 200, &[folder.path().to_str().unwrap()]);
+    wide.until("the limit", |text| {
+        text.contains("8.00 GiB") && text.contains("limited")
+    });
+    wide.quit();
     assert!(!text.contains('\x1b'), "escape sequences reach the terminal: {text}");
 }
 

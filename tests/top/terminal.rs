@@ -202,6 +202,25 @@ impl Terminal {
         false
     }
 
+    /// Stops the output of the terminal, as Ctrl+S does, so that `top` waits while it draws.
+    pub fn fill(&mut self) {
+        // SAFETY: the descriptor is open, and the call takes numbers alone.
+        assert_eq!(unsafe { libc::tcflow(self.slave.as_raw_fd(), libc::TCOOFF) }, 0);
+        self.press("rrrrrrrr");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+
+    pub fn ended_within(&mut self, limit: Duration) -> ExitStatus {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < end, "top does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn until_stopped(&mut self) {
         let end = Instant::now() + LIMIT;
         loop {

@@ -1,6 +1,7 @@
 //! Tests of the interactive view of `vramshim top`, on a pseudo terminal.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use crate::top::paced::Paced;
 use crate::top::terminal::Terminal;
@@ -21,8 +22,10 @@ fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
 fn lines_of(text: &str, pid: u32) -> Vec<usize> {
     let pid = pid.to_string();
     let lines = text.lines().enumerate();
+    // After the mark and the number of the GPU. A line of an event begins with a time.
     lines
-        .filter(|(_, line)| line.trim_start_matches(['>', ' ']).starts_with(&pid))
+        .filter(|(_, line)| line.trim_start_matches('>').split_whitespace().nth(1) == Some(&pid))
+        .filter(|(_, line)| !line.contains("Z  "))
         .map(|(place, _)| place)
         .collect()
 }
@@ -37,14 +40,17 @@ fn changes_are_shown() {
             .first()
             .and_then(|&place| text.lines().nth(place).map(str::to_owned));
         line.is_some_and(|line| {
-            // The last columns are failures, the host's memory (a number and its unit) and state.
-            let words: Vec<&str> = line.split_whitespace().rev().collect();
-            words[0] == "running" && words[3] == "1"
+            // The state follows the failures.
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(2).any(|two| two == ["1", "running"])
         })
     };
     assert!(!failures(&terminal.text()));
     // Sorted by device, the first row is the device on which the allocation fails.
-    terminal.press(&LEFT.repeat(3));
+    assert!(terminal.text().contains("by gpu"));
+    terminal.press(LEFT);
+    terminal.until("the order", |text| text.contains("by command"));
+    terminal.press(&LEFT.repeat(2));
     terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
     terminal.until("the failure", failures);
@@ -78,7 +84,9 @@ fn a_process_that_has_ended_goes() {
     let pid = job.pid();
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     job.kill();
-    terminal.until("its end", |text| text.contains("no exit") && !text.contains("GPU-"));
+    terminal.until("its end", |text| {
+        text.contains("no exit") && !text.contains("Simulated GPU")
+    });
     terminal.until("nothing left", |text| text.contains("0 processes"));
     terminal.quit();
 }
@@ -112,6 +120,46 @@ fn it_ends_with_its_terminal() {
         terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
         assert!(terminal.ends_when_it_hangs_up(), "{leads_session}");
     }
+}
+
+/// The terminal takes nothing, as one whose window hangs: what is drawn waits in it for ever.
+#[test]
+fn signals_end_it_though_the_terminal_takes_no_output() {
+    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
+    job.tell("100");
+    let pid = job.pid();
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+        let mut terminal = Terminal::open(50, 200, &["--interval", "100ms", &pid.to_string()], &[], true);
+        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        terminal.fill();
+        terminal.signal(signal);
+        assert_eq!(terminal.ended_within(Duration::from_secs(5)).signal(), Some(signal));
+    }
+}
+
+#[test]
+fn a_job_is_followed_and_processes_are_filtered() {
+    let (mut job, mut terminal) = one(24, 80);
+    let pid = job.pid();
+    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    terminal.press("f");
+    terminal.until("the job", |text| {
+        text.contains("with /paced") && lines_of(text, pid).len() == 2
+    });
+    terminal.press("\x1b");
+    terminal.until("all", |text| !text.contains("with /"));
+    terminal.press("/quit");
+    terminal.until("nothing has it", |text| {
+        text.contains("with /quit (2 rows are not shown)") && lines_of(text, pid).is_empty()
+    });
+    terminal.press("\x1b");
+    job.tell("fail");
+    job.tell("mark");
+    terminal.until("both", |text| text.contains("mark: epoch 1"));
+    terminal.press("e");
+    let text = terminal.until("the events", |text| text.contains("2 failures and marks"));
+    assert!(text.find("out of memory") < text.find("mark: epoch 1"), "{text}");
+    terminal.quit();
 }
 
 #[test]

@@ -28,13 +28,14 @@ pub struct Watched {
     buffer: Vec<u8>,
     is_read: bool,
     ended: Option<Instant>,
+    /// The oldest first.
     happened: VecDeque<Happening>,
     /// What happened until then has been taken.
     taken_until_ns: Option<u64>,
     texts: Texts,
 }
 
-/// The most of what happened that waits to be taken; the oldest are dropped.
+/// The most of what happened that waits to be taken; the oldest marks are dropped, and then the oldest failures.
 const HAPPENINGS: usize = 64;
 
 /// A failure for the job, or a mark.
@@ -68,6 +69,24 @@ pub struct Failed {
     pub refusal: Option<Refusal>,
     /// The layer's file, if a layer refused it and the header names it.
     pub file: Option<String>,
+}
+
+impl Happening {
+    pub fn is_mark(&self) -> bool {
+        matches!(self.what, What::Mark { .. })
+    }
+}
+
+/// Drops the oldest marks, and then the oldest of what is left, until at most so many are there: a failure is told however
+/// many marks follow it.
+pub fn keep<T>(oldest_first: &mut VecDeque<T>, most: usize, is_mark: impl Fn(&T) -> bool) {
+    let mut over = oldest_first.len().saturating_sub(most);
+    oldest_first.retain(|one| {
+        let goes = over > 0 && is_mark(one);
+        over -= usize::from(goes);
+        !goes
+    });
+    oldest_first.drain(..over);
 }
 
 impl What {
@@ -151,11 +170,11 @@ impl Watched {
             if let Some(what) = What::from_record(record, &self.figures.scenes)
                 && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
             {
-                self.happened.truncate(HAPPENINGS - 1);
-                self.happened.push_front(Happening {
+                self.happened.push_back(Happening {
                     at_ns: record.time_ns,
                     what,
                 });
+                keep(&mut self.happened, HAPPENINGS, |one| one.is_mark());
             }
         }
         Ok(!reading.behind)
@@ -198,7 +217,7 @@ impl Watched {
         }
         let start_ns = self.header().wall_start_ns;
         let texts = &mut self.texts;
-        let mut taken: Vec<Happening> = self.happened.drain(..).rev().collect();
+        let mut taken: Vec<Happening> = self.happened.drain(..).collect();
         self.taken_until_ns = taken.iter().map(|one| one.at_ns).max().max(self.taken_until_ns);
         for one in &mut taken {
             one.at_ns = start_ns.saturating_add(one.at_ns);

@@ -20,15 +20,17 @@ use crate::analysis::nvml::{Listed, Seen};
 use crate::analysis::running;
 use crate::render::format::printable;
 
-pub const COLUMNS: [Column; 8] = [
-    Column::text("device", 0),
+pub const COLUMNS: [Column; 10] = [
+    Column::cut("gpu", 0, 20),
+    Column::number("live", 0),
+    Column::number("cached", 0),
+    Column::number("others", 0),
+    Column::number("free", 0),
+    Column::number("total", 8),
+    Column::number("busy", 9),
+    Column::number("processes", 7),
+    Column::number("reserved", 6),
     Column::text("uuid", 1),
-    Column::number("processes", 2),
-    Column::number("live", 3),
-    Column::number("reserved", 0),
-    Column::number("used", 0),
-    Column::number("total", 0),
-    Column::number("busy", 4),
 ];
 
 /// A device, with the sums of all running processes that use it, and with what NVML says of it.
@@ -47,10 +49,14 @@ pub struct DeviceRow {
     pub reserved: u64,
     /// `None` if it is not known of a process (`Held`).
     pub live: Option<u64>,
+    pub cached: Option<u64>,
     /// Processes under the library.
     pub processes: u64,
-    /// Bytes in use by all processes, as NVML says.
+    /// Bytes in use by all processes, and free bytes, as NVML says.
     pub used: Option<u64>,
+    pub free: Option<u64>,
+    /// Bytes in use by processes that are not shown with what they hold. `None` if NVML does not say it of one that is.
+    pub others: Option<u64>,
     /// Percent of the time in which a kernel ran.
     pub busy_percent: Option<u32>,
 }
@@ -83,6 +89,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 simulator: host.name(),
                 total_memory: entry.map(|entry| entry.total_memory),
                 live: Some(0),
+                cached: Some(0),
                 ..DeviceRow::default()
             });
             row.processes += 1;
@@ -90,8 +97,8 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
             row.requested = row.requested.saturating_add(positive(requested));
             row.allocated = row.allocated.saturating_add(held.allocated);
             row.reserved = row.reserved.saturating_add(held.reserved);
-            let both = row.live.zip(held.live);
-            row.live = both.map(|(live, more)| live.saturating_add(more));
+            let sum = |all: Option<u64>, more: Option<u64>| Some(all?.saturating_add(more?));
+            (row.live, row.cached) = (sum(row.live, held.live), sum(row.cached, held.cached));
         }
     }
     for (host, asked) in machine.asked() {
@@ -106,11 +113,19 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 name: Some(seen.name.clone()),
                 simulator: asked.simulator.clone(),
                 live: Some(0),
+                cached: Some(0),
                 ..DeviceRow::default()
             });
             (row.number, row.busy_percent) = (seen.number, seen.busy_percent);
             if let Ok(reading) = &seen.reading {
-                row.used = Some(reading.used);
+                (row.used, row.free) = (Some(reading.used), Some(reading.free));
+                // One that holds nothing may have no context there, and NVML does not list it.
+                let bytes = |(pid, holds): (u32, bool)| match bytes_of(machine, host, &seen.uuid, pid) {
+                    None if !holds => Some(0),
+                    bytes => bytes,
+                };
+                let ours: Option<u64> = members(machine, host, &seen.uuid).into_iter().map(bytes).sum();
+                row.others = ours.map(|ours| reading.used.saturating_sub(ours));
                 row.total_memory.get_or_insert(reading.total);
             }
         }
@@ -123,22 +138,48 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
 }
 
 impl DeviceRow {
-    pub fn texts(&self) -> Vec<String> {
+    /// `several`: devices of several hosts are shown, so that of a simulated GPU its host is told.
+    pub fn texts(&self, several: bool) -> Vec<String> {
         let busy = self.busy_percent.map(f64::from);
-        let number = self.number.map_or_else(String::new, |number| format!("{number} "));
         let name = printable(self.name.as_deref().unwrap_or("device"), 30);
+        let name = name.strip_prefix("NVIDIA ").unwrap_or(&name);
+        let simulator = self.simulator.as_ref().filter(|_| several);
+        let simulator = simulator.map_or_else(String::new, |of| format!(" ({})", printable(of, 30)));
         let cells = [
-            Cell::text(number + &name),
-            Cell::text(self.uuid.as_deref().unwrap_or("-")),
-            Cell::count(Some(self.processes)),
+            Cell::text(format!(
+                "{} {name}{simulator}",
+                label(self.number, self.uuid.as_deref())
+            )),
             Cell::known(self.live),
-            Cell::bytes(Some(self.reserved)),
-            Cell::bytes(self.used),
+            Cell::known(self.cached),
+            Cell::bytes(self.others),
+            Cell::bytes(self.free),
             Cell::bytes(self.total_memory.filter(|total| *total > 0)),
             Cell::number(busy, |percent| format!("{percent} %")),
+            Cell::count(Some(self.processes)),
+            Cell::bytes(Some(self.reserved)),
+            Cell::text(self.uuid.as_deref().unwrap_or("-")),
         ];
         cells.map(|cell| cell.text).into()
     }
+}
+
+/// The rows of the table.
+pub fn texts(devices: &[DeviceRow]) -> Vec<Vec<String>> {
+    let several = devices.windows(2).any(|two| two[0].simulator != two[1].simulator);
+    devices.iter().map(|device| device.texts(several)).collect()
+}
+
+/// What names a device in a row: NVML's number, or else the begin of the UUID.
+pub fn label(number: Option<u32>, uuid: Option<&str>) -> String {
+    let uuid = uuid.map_or("-", |uuid| uuid.get(..8).unwrap_or(uuid));
+    number.map_or_else(|| uuid.to_owned(), |number| number.to_string())
+}
+
+/// NVML's number of a device.
+pub fn number_of(machine: &Machine, host: &HostId, uuid: &str) -> Option<u32> {
+    let (_, asked) = machine.asked().find(|(known, _)| *known == host)?;
+    asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)?.number
 }
 
 /// Why NVML says nothing of a host whose devices are shown; the first reason, if there are several.
@@ -260,12 +301,14 @@ pub fn sample() -> DeviceRow {
     DeviceRow {
         uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
         name: Some("Simulated GPU".to_owned()),
+        number: Some(0),
         simulator: Some("pid 4711".to_owned()),
         total_memory: Some(80 << 30),
         live: Some(1 << 30),
         reserved: 2 << 30,
         processes: 3,
         used: Some(3 << 30),
+        free: Some(77 << 30),
         busy_percent: Some(93),
         ..DeviceRow::default()
     }

@@ -35,14 +35,29 @@ pub fn line(event: &Event) -> String {
             }
         }
     };
-    let at = time(event.happening.at_ns);
-    // Without the date.
-    let at = at.split_once('T').map_or(at.as_str(), |(_, clock)| clock);
+    let at = clock(event.happening.at_ns);
     format!("{at}  {}  {}  {what}", event.pid, printable(&event.job, 24))
 }
 
-pub fn is_failure(event: &Event) -> bool {
-    matches!(event.happening.what, What::Failed(_))
+/// The time of a day (UTC), of nanoseconds after 1970.
+pub fn clock(ns: u64) -> String {
+    let at = time(ns);
+    at.split_once('T').map_or(at.as_str(), |(_, clock)| clock).to_owned()
+}
+
+/// All events as lines, and whether each is a failure.
+pub fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(String, bool)> {
+    events.map(|event| (line(event), !event.happening.is_mark())).collect()
+}
+
+/// So many of these lines: the latest failures, then the latest marks, each the oldest first. Marks get at least one line,
+/// and what failures leave.
+pub fn latest(lines: &[(String, bool)], most: usize) -> impl Iterator<Item = &(String, bool)> {
+    let (failures, marks): (Vec<_>, Vec<_>) = lines.iter().partition(|(_, is_failure)| *is_failure);
+    let failed = failures.len().min(most.saturating_sub(usize::from(!marks.is_empty())));
+    let before = [failures.len() - failed, marks.len().saturating_sub(most - failed)];
+    let last = |all: Vec<_>, before| all.into_iter().skip(before);
+    last(failures, before[0]).chain(last(marks, before[1]))
 }
 
 pub fn as_json(event: &Event) -> Value {

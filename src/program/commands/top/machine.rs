@@ -15,7 +15,7 @@ use crate::analysis::host::{Host, HostId};
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Everything};
 use crate::analysis::running::{self, FileId, file_id};
-use crate::analysis::watch::{Happening, Watched};
+use crate::analysis::watch::{Happening, Watched, keep};
 use crate::failure::Failure;
 use crate::render::format::printable;
 
@@ -138,7 +138,7 @@ impl Machine {
     }
 
     /// The latest events, the oldest first.
-    pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.events.iter()
     }
 
@@ -294,7 +294,7 @@ impl Machine {
         }
         new.sort_by_key(|event| event.happening.at_ns);
         self.events.extend(new);
-        self.events.drain(..self.events.len().saturating_sub(EVENTS));
+        keep(&mut self.events, EVENTS, |event| event.happening.is_mark());
     }
 
     /// The hosts whose devices are shown: this machine, unless the arguments name processes, and the hosts of all shown

@@ -32,16 +32,18 @@ Examples:
   vramshim top                                  # every process that this user may examine
   vramshim top 4711 vramshim-train              # one process, and those with journals in a folder
   vramshim top --once                           # one table
-  vramshim top --once --json | jq '.devices[].reserved'
+  vramshim top --once --json | jq '.devices[] | select(.free >= 20*1073741824)'   # where do 20 GiB fit?
   vramshim top --json --interval 5s >> top.jsonl   # a line of JSON every 5 seconds
 
-Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc goes back; left and \
-right choose the column to sort by (marked with *), r reverses the order (marked with ^); q quits.
+Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
+marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \
+filters by any column, f follows the chosen process's job, Esc or f shows all; d moves the devices; q quits.
 
 A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
-and whose journal is turned off or cannot be read. Devices are identified by UUID, so processes that number a device \
-differently are added up; each simulated GPU is a device of its own. NVML says the bytes in use (used, nvml), and how much of \
+and whose journal is turned off or cannot be read, \"host's pid\" one that is not visible here. Devices are identified by UUID, so \
+processes that number a device differently (dev) are added up; gpu is NVML's number; each simulated GPU is a device of its \
+own. NVML says the bytes in use (nvml; others: by processes that are not shown), those that are free, and how much of \
 the time kernels run (busy). host is the resident memory of the process as its \
 journal last said. live is what the job has in use, and cached what is obtained and free, as in PyTorch's cache. Of other \
 frameworks' caches it is not known what is used inside: live is then at most the figure. JSON has every figure of a device of a process.

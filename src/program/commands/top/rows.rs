@@ -1,40 +1,50 @@
 //! The rows of the table of processes: a row for each device of a process. Processes that are not under the library follow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
 
+use base::identity::folder_of;
 use journal::reader::Device;
 
 use super::columns::{Cell, Column};
 use super::devices::{self, Other};
 use super::machine::Machine;
 use crate::analysis::names::device_uuid;
+use crate::analysis::pod::pod;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
 use crate::render::format::{ended, printable, size};
 
 /// The columns. The table can be sorted by each.
-pub const COLUMNS: [Column; 12] = [
+pub const COLUMNS: [Column; 15] = [
+    Column::number("gpu", 0),
     Column::number("pid", 0),
-    Column::text("job", 10),
-    Column::text("strategy", 2),
-    Column::number("dev", 11),
+    Column::cut_before("pod/user", 9, 8),
+    Column::cut("job", 8, 8),
     Column::number("live", 0),
-    Column::number("cached", 3),
-    Column::number("reserved", 0),
-    Column::number("limit", 5),
-    Column::number("nvml", 7),
-    Column::number("failures", 8),
-    Column::number("host", 1),
-    Column::text("state", 9),
+    Column::number("cached", 0),
+    Column::number("nvml", 0),
+    Column::number("failures", 7),
+    Column::text("state", 6),
+    Column::number("reserved", 5),
+    Column::number("limit", 4),
+    Column::number("host", 3),
+    Column::number("dev", 2),
+    Column::text("strategy", 1),
+    Column::cut("command", 0, 15),
 ];
-pub const PID: usize = 0;
-const JOB: usize = 1;
-const DEVICE: usize = 3;
-pub const RESERVED: usize = 6;
-const NVML: usize = 8;
+pub const GPU: usize = 0;
+pub const PID: usize = 1;
+const OWNER: usize = 2;
+const JOB: usize = 3;
+const NVML: usize = 6;
 #[cfg(test)]
-const FAILURES: usize = 9;
-const STATE: usize = 11;
+const FAILURES: usize = 7;
+const STATE: usize = 8;
+const RESERVED: usize = 9;
+const DEVICE: usize = 12;
+const COMMAND: usize = 14;
 
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
@@ -71,21 +81,26 @@ pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
 }
 
 fn row_of_other(other: Other) -> Row {
-    let device = other.number.and_then(|number| number.try_into().ok());
     let mut cells = vec![Cell::text("-"); COLUMNS.len()];
+    cells[GPU] = gpu(other.number, Some(&other.uuid));
+    cells[OWNER] = Cell::text(
+        user_of(other.pid)
+            .filter(|_| other.is_visible)
+            .unwrap_or("-".to_owned()),
+    );
+    cells[COMMAND] = Cell::text(short(other.command.as_deref().unwrap_or("-")));
     cells[PID] = whole(Some(other.pid));
     cells[JOB] = Cell::text(printable(other.job.as_deref().unwrap_or("-"), 24));
-    cells[DEVICE] = whole(device);
     cells[NVML] = Cell::bytes(other.bytes);
     cells[STATE] = Cell::text(match (other.is_visible, other.has_library) {
-        (false, _) => "host pid, not visible here",
+        (false, _) => "host's pid",
         (true, true) => "no journal",
         (true, false) => "other",
     });
     Row {
         id: (0, u64::from(other.pid)),
         pid: other.pid,
-        device,
+        device: other.number.and_then(|number| number.try_into().ok()),
         has_failed: false,
         is_read: false,
         cells,
@@ -99,14 +114,23 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
         let held = device.filter(|_| is_read).map(|device| watched.held(device));
         let figures = device.and_then(|device| watched.figures.devices.get(&device));
         let failures = figures.map_or(0, |figures| figures.counts.failed());
-        let nvml = entry
-            .and_then(|entry| device_uuid(&entry.uuid))
-            .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid));
+        let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
+        let nvml = uuid
+            .as_ref()
+            .and_then(|uuid| devices::bytes_of(machine, &host, uuid, watched.pid));
+        let number = uuid.as_ref().and_then(|uuid| devices::number_of(machine, &host, uuid));
+        let resident = watched
+            .figures
+            .host
+            .last
+            .filter(|_| is_read)
+            .map(|last| last.memory.resident);
+        let owner = pod(watched.header()).map(|pod| printable(&pod, 200));
         let cells = vec![
+            gpu(number, uuid.as_deref()),
             whole(Some(watched.pid)),
+            Cell::text(owner.or_else(|| user_of(watched.pid)).unwrap_or("-".to_owned())),
             Cell::text(printable(&watched.title(), 24)),
-            Cell::text(printable(&watched.header().strategy, 16)),
-            whole(device),
             match held.as_ref().map(|held| (held.live, held.live_at_most)) {
                 None => Cell::bytes(None),
                 Some((None, Some(most))) => {
@@ -115,17 +139,15 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
                 Some((live, _)) => Cell::known(live),
             },
             held.as_ref().map_or(Cell::bytes(None), |held| Cell::known(held.cached)),
-            Cell::bytes(held.map(|held| held.reserved)),
-            Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(nvml),
             Cell::count(is_read.then_some(failures)),
-            Cell::bytes(
-                (watched.figures.host)
-                    .last
-                    .filter(|_| is_read)
-                    .map(|last| last.memory.resident),
-            ),
             Cell::text(state(watched)),
+            Cell::bytes(held.map(|held| held.reserved)),
+            Cell::bytes(entry.and_then(|entry| entry.limit)),
+            Cell::bytes(resident),
+            whole(device),
+            Cell::text(printable(&watched.header().strategy, 16)),
+            Cell::text(short(&watched.header().command_line.join(" "))),
         ];
         Row {
             id,
@@ -142,6 +164,40 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
     }
     let of_devices = devices.into_iter();
     of_devices.map(|(ordinal, entry)| row(Some(ordinal), entry)).collect()
+}
+
+fn gpu(number: Option<u32>, uuid: Option<&str>) -> Cell {
+    Cell {
+        text: devices::label(number, uuid),
+        number: number.map(f64::from),
+    }
+}
+
+/// The user of a process, by number if /etc/passwd has no name.
+fn user_of(pid: u32) -> Option<String> {
+    static NAMES: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| {
+        let text = std::fs::read("/etc/passwd").unwrap_or_default();
+        let of_line = |line: &str| {
+            let mut parts = line.split(':');
+            Some((
+                parts.nth(1).and(parts.next())?.parse().ok()?,
+                printable(line.split(':').next()?, 16),
+            ))
+        };
+        String::from_utf8_lossy(&text).lines().filter_map(of_line).collect()
+    });
+    let user = std::fs::metadata(folder_of(pid)).ok()?.uid();
+    Some(NAMES.get(&user).cloned().unwrap_or_else(|| user.to_string()))
+}
+
+/// A command without the folders of the program and of its first argument.
+fn short(command: &str) -> String {
+    let words = printable(command, 400);
+    let name = |(place, word): (usize, &str)| match word.rsplit_once('/') {
+        Some((_, name)) if place < 2 && !name.is_empty() => name.to_owned(),
+        _ => word.to_owned(),
+    };
+    words.split(' ').enumerate().map(name).collect::<Vec<_>>().join(" ")
 }
 
 /// A number that is shown as it is.
@@ -162,16 +218,33 @@ impl Row {
     pub fn texts(&self) -> Vec<String> {
         self.cells.iter().map(|cell| cell.text.clone()).collect()
     }
+
+    /// The name of its job.
+    pub fn job(&self) -> &str {
+        &self.cells[JOB].text
+    }
+
+    /// Whether a cell has this text, in large or small letters.
+    pub fn has(&self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        self.cells.iter().any(|cell| cell.text.to_lowercase().contains(&text))
+    }
+
+    fn bytes(&self) -> f64 {
+        let of = |place: usize| self.cells[place].number.unwrap_or(0.0);
+        of(NVML).max(of(RESERVED))
+    }
 }
 
 /// Sorts rows by a column: of most numbers the largest comes first, and rows without a number come last. Rows with equal
-/// values are sorted by process and device.
+/// values are sorted by what they hold.
 pub fn sort(rows: &mut [Row], column: usize, reversed: bool) {
     let is_number = COLUMNS[column].is_number;
-    let descends = is_number && column != PID && column != DEVICE;
+    let descends = is_number && ![GPU, PID, DEVICE].contains(&column);
     rows.sort_by(|one, other| {
         let (left, right) = (&one.cells[column], &other.cells[column]);
-        let number = |cell: &Cell| cell.number.unwrap_or(f64::NEG_INFINITY);
+        let least = if descends { f64::NEG_INFINITY } else { f64::INFINITY };
+        let number = |cell: &Cell| cell.number.unwrap_or(least);
         let order = if is_number {
             number(left).total_cmp(&number(right))
         } else {
@@ -179,6 +252,7 @@ pub fn sort(rows: &mut [Row], column: usize, reversed: bool) {
         };
         let order = if descends != reversed { order.reverse() } else { order };
         let place = |row: &Row| (row.pid, row.id, row.device);
+        let order = order.then_with(|| other.bytes().total_cmp(&one.bytes()));
         order.then_with(|| place(one).cmp(&place(other)))
     });
 }
@@ -188,7 +262,7 @@ pub fn sample(number: u32, reserved: Option<u64>) -> Row {
     let mut cells = vec![Cell::text("-"); COLUMNS.len()];
     cells[PID] = whole(Some(4711 + number));
     cells[JOB] = Cell::text(format!("job {number} \u{4e16}\u{754c}"));
-    cells[DEVICE] = whole(Some(0));
+    cells[GPU] = gpu(Some(number % 8), None);
     cells[RESERVED] = Cell::bytes(reserved);
     cells[FAILURES] = Cell::count(Some(7));
     cells[STATE] = Cell::text("running");
@@ -213,8 +287,8 @@ mod tests {
             (RESERVED, true, [1, 0, 3, 2]),
             (PID, false, [0, 1, 2, 3]),
             (JOB, true, [3, 2, 1, 0]),
-            // All values are equal, so the order is by process.
-            (FAILURES, false, [0, 1, 2, 3]),
+            // All values are equal, so the order is by what they hold.
+            (FAILURES, false, [2, 3, 0, 1]),
         ] {
             let reserved = [Some(5), None, Some(70), Some(6)];
             let mut rows: Vec<Row> = (0..)

@@ -1,94 +1,104 @@
-//! Draws the screen of `top`: the devices, the table of processes and the latest events, or one opened process. Also keeps
+//! Draws the screen of `top`: the devices, the table of processes and the latest events, or one opened page. Also keeps
 //! what the user chose with the keys.
 
 use std::io::Write;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
+use ratatui::widgets::{Paragraph, Wrap};
 
-use super::columns::{Column, fitting, pick, width};
+use super::columns::lay_out;
 use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
 use super::rows::{self, COLUMNS, Row};
 use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
-use crate::render::format::{printable, styled};
+use crate::render::format::{duration, printable, styled};
 use crate::render::job_page::JobPage;
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
-/// The page of a process with a longer journal, in bytes, is not made again.
-const LONGEST_READ_AGAIN: u64 = 32 << 20;
-/// The most lines that the table of devices takes, including the titles.
-const DEVICE_LINES: u16 = 9;
-
-/// The most events that are shown, and the lines of the screen from which on there is room for them.
-const EVENT_LINES: u16 = 5;
+/// Reading the opened process's journal again takes at most 1 / READ_SHARE of the time.
+const READ_SHARE: u32 = 20;
+/// The lines of the screen from which on there is room for events.
 const ROOM_FOR_EVENTS: u16 = 14;
 
-const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse";
+const HELP: &str =
+    "q quit \u{2191}\u{2193} choose Enter open \u{2190}\u{2192} sort r reverse / filter f job e events d devices";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
+const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
+
+/// A page that takes the place of the tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Page {
+    Process(FileId),
+    Events,
+}
 
 /// The state of the screen.
+#[derive(Default)]
 pub struct Screen {
     /// The column that the rows are sorted by, as its place in `COLUMNS`.
     sort: usize,
     reversed: bool,
-    /// The chosen row: its process and its device.
+    /// The chosen row: its process and its device, and its index when it was drawn last.
     chosen: Option<(FileId, Option<i16>)>,
-    opened: Option<FileId>,
+    place: usize,
+    /// The first row, and the first device, that are in sight.
+    first: usize,
+    first_device: usize,
+    opened: Option<Page>,
     scroll: usize,
     /// Height of the lower part in lines; known after the first drawing.
     page: usize,
     colours: bool,
+    /// What the rows must have in a cell, and whether the user types it now.
+    filter: String,
+    typing: bool,
     rows: Vec<Row>,
+    /// The rows with those that the filter leaves out.
+    all: usize,
     devices: Vec<DeviceRow>,
-    /// The lines of the opened process's page.
+    /// The lines of the opened page, when it was made and how long that took.
     text: Vec<String>,
-    /// How many bytes of the journal that page shows.
+    made: Option<(Instant, Duration)>,
+    /// How many bytes of the journal that page shows, and the title that says of when it is.
     shown: u64,
-    /// The latest events as text, the latest last, and whether each is a failure.
+    as_of: String,
+    /// The latest events as text, and whether each is a failure.
     events: Vec<(String, bool)>,
     note: String,
-    state: TableState,
 }
 
 impl Screen {
     pub fn new() -> Screen {
         Screen {
-            sort: rows::RESERVED,
-            reversed: false,
-            chosen: None,
-            opened: None,
-            scroll: 0,
+            sort: rows::GPU,
             page: 1,
             colours: styled(),
-            rows: Vec::new(),
-            devices: Vec::new(),
-            text: Vec::new(),
-            shown: 0,
-            events: Vec::new(),
-            note: String::new(),
-            state: TableState::default(),
+            ..Screen::default()
         }
+    }
+
+    /// Whether letters are for the filter.
+    pub fn is_typing(&self) -> bool {
+        self.typing
     }
 
     /// Takes the present figures over from `machine`.
     pub fn refresh(&mut self, machine: &Machine) {
         self.rows = rows::all(machine);
+        self.all = self.rows.len();
+        self.rows.retain(|row| row.has(&self.filter));
         rows::sort(&mut self.rows, self.sort, self.reversed);
         self.devices = devices::devices(machine);
-        let latest = machine.events().rev().take(usize::from(EVENT_LINES));
-        self.events = latest
-            .map(|event| (events::line(event), events::is_failure(event)))
-            .collect();
-        self.events.reverse();
-        self.note = match (machine.problems().next(), self.rows.is_empty()) {
+        self.events = events::lines(machine.events());
+        self.note = match (machine.problems().next(), self.all == 0) {
             (Some(problem), _) => problem.to_owned(),
             (None, true) => machine.nothing_to_show(),
             (None, false) => {
@@ -99,19 +109,41 @@ impl Screen {
         self.open(machine);
     }
 
-    /// Makes the page of the opened process. If `machine` no longer has that process, the screen returns to the tables.
+    /// Makes the opened page. If `machine` no longer has that process, the screen returns to the tables.
     fn open(&mut self, machine: &Machine) {
-        let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
+        let watched = match self.opened {
+            Some(Page::Process(id)) => machine.process(id),
+            Some(Page::Events) => {
+                self.as_of = format!("{} failures and marks, failures first (UTC)", self.events.len());
+                let all = events::latest(&self.events, usize::MAX);
+                self.text = all.map(|(line, _)| line.clone()).collect();
+                return;
+            }
+            None => None,
+        };
+        let Some(watched) = watched else {
             self.opened = None;
             return;
         };
-        let (read, size) = watched.progress();
-        // The whole journal is read again, unless nothing is new. A long one is shown as it was first.
-        if !self.text.is_empty() && (self.shown == read || size > LONGEST_READ_AGAIN) {
+        // The whole journal is read again, unless nothing is new.
+        let (read, _) = watched.progress();
+        let is_new = self.shown != read;
+        if let Some((at, took)) = self
+            .made
+            .filter(|(at, took)| !is_new || at.elapsed() < *took * READ_SHARE)
+        {
+            if is_new {
+                let ago = duration(at.elapsed().as_secs() * 1_000_000_000);
+                let took = duration(took.as_nanos() as u64);
+                let title = self.as_of.split(", older").next().unwrap_or_default();
+                self.as_of = format!("{title}, older than the journal by {ago}: to read it takes {took}");
+            }
             return;
         }
+        let begin = Instant::now();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.as_of = format!("{} as of {}", watched.pid, events::clock(now.as_nanos() as u64));
         self.shown = read;
-        self.text.clear();
         let page = JobPage {
             top: ENTRIES,
             bold: false,
@@ -122,8 +154,8 @@ impl Screen {
             Ok(job) => page.job(&mut text, &job),
             Err(error) => writeln!(text, "{error}"),
         };
-        self.text
-            .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
+        self.text = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
+        self.made = Some((begin, begin.elapsed()));
     }
 
     /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
@@ -135,31 +167,60 @@ impl Screen {
             let exact = rows.iter().position(same);
             exact.or_else(|| rows.iter().position(|row| row.id == id))
         });
-        let place = chosen.or(self.state.selected()).unwrap_or(0);
+        let place = chosen.unwrap_or(self.place);
         place.min(self.rows.len().saturating_sub(1))
     }
 
     fn choose(&mut self, place: usize) {
-        let place = place.min(self.rows.len().saturating_sub(1));
-        self.chosen = self.rows.get(place).map(|row| (row.id, row.device));
+        self.place = place.min(self.rows.len().saturating_sub(1));
+        self.chosen = self.rows.get(self.place).map(|row| (row.id, row.device));
     }
 
     /// Does what a key asks for.
     pub fn press(&mut self, key: KeyCode, machine: &Machine) {
         match (key, self.opened) {
-            (KeyCode::Esc | KeyCode::Backspace, _) => self.opened = None,
+            (key, _) if self.typing => {
+                match key {
+                    KeyCode::Char(letter) => self.filter.push(letter),
+                    KeyCode::Backspace => drop(self.filter.pop()),
+                    KeyCode::Esc => self.filter.clear(),
+                    _ => {}
+                }
+                self.typing = !matches!(key, KeyCode::Enter | KeyCode::Esc);
+                self.refresh(machine);
+            }
+            (KeyCode::Esc | KeyCode::Backspace, Some(_)) => self.opened = None,
             (_, Some(_)) => self.scroll = moved(key, self.scroll, self.page).unwrap_or(self.scroll),
+            (KeyCode::Char('/'), None) => self.typing = true,
+            (KeyCode::Esc, None) => {
+                self.filter.clear();
+                self.refresh(machine);
+            }
+            (KeyCode::Char('f'), None) => {
+                let job = self.rows.get(self.place()).map(|row| row.job().to_owned());
+                self.filter = if self.filter.is_empty() {
+                    job.unwrap_or_default()
+                } else {
+                    String::new()
+                };
+                self.refresh(machine);
+            }
+            (KeyCode::Char('d'), None) => self.first_device += 1,
             (KeyCode::Left | KeyCode::Char('<'), None) => self.sort_by_next(COLUMNS.len() - 1),
             (KeyCode::Right | KeyCode::Char('>'), None) => self.sort_by_next(1),
             (KeyCode::Char('r'), None) => {
                 self.reversed = !self.reversed;
                 rows::sort(&mut self.rows, self.sort, self.reversed);
             }
-            (KeyCode::Enter, None) => {
+            (KeyCode::Enter | KeyCode::Char('e'), None) => {
                 self.choose(self.place());
-                self.opened = self.chosen.map(|(id, _)| id);
-                self.text.clear();
-                self.scroll = 0;
+                let process = self.chosen.map(|(id, _)| Page::Process(id));
+                self.opened = if key == KeyCode::Enter {
+                    process
+                } else {
+                    Some(Page::Events)
+                };
+                (self.made, self.scroll) = (None, 0);
                 self.open(machine);
             }
             (_, None) => {
@@ -184,9 +245,9 @@ impl Screen {
         }
     }
 
-    fn colour(&self, colour: Color) -> Style {
-        if self.colours {
-            Style::new().fg(colour)
+    fn red(&self, is_failure: bool) -> Style {
+        if self.colours && is_failure {
+            Style::new().fg(Color::Red)
         } else {
             Style::new()
         }
@@ -194,14 +255,15 @@ impl Screen {
 
     pub fn draw(&mut self, frame: &mut Frame) {
         let is_list = self.opened.is_none();
+        let height = frame.area().height;
         // The page of an opened process has the devices of the process.
-        let devices = if is_list && !self.devices.is_empty() {
-            (self.devices.len() as u16).saturating_add(2).min(DEVICE_LINES + 1)
-        } else {
-            0
+        let devices = match u16::try_from(self.devices.len()).unwrap_or(u16::MAX) {
+            count @ 1.. if is_list => count.saturating_add(1).min((height * 2 / 5).max(3)),
+            _ => 0,
         };
-        let events = if is_list && !self.events.is_empty() && frame.area().height >= ROOM_FOR_EVENTS {
-            self.events.len() as u16 + 1
+        let has_events = is_list && !self.events.is_empty() && height >= ROOM_FOR_EVENTS;
+        let events = if has_events {
+            (self.events.len() + 1).min(usize::from(height / 6)) as u16
         } else {
             0
         };
@@ -215,11 +277,8 @@ impl Screen {
             Constraint::Length(1),
         ])
         .split(frame.area());
-        let title = self.title();
-        frame.render_widget(
-            Paragraph::new(Line::styled(title, self.style(Modifier::BOLD))),
-            areas[0],
-        );
+        let bold = self.style(Modifier::BOLD);
+        frame.render_widget(Paragraph::new(Line::styled(self.title(), bold)), areas[0]);
         self.draw_devices(frame, areas[1]);
         self.page = usize::from(areas[2].height.saturating_sub(1).max(1));
         if is_list {
@@ -229,27 +288,31 @@ impl Screen {
         }
         self.draw_events(frame, areas[3]);
         frame.render_widget(Paragraph::new(self.note.as_str()), areas[4]);
-        let help = if is_list { HELP } else { HELP_OPEN };
+        let help = match (self.typing, is_list) {
+            (true, _) => HELP_FILTER,
+            (false, true) => HELP,
+            (false, false) => HELP_OPEN,
+        };
         frame.render_widget(Paragraph::new(Line::styled(help, self.style(Modifier::DIM))), areas[5]);
     }
 
     fn draw_events(&self, frame: &mut Frame, area: Rect) {
-        let title = Line::styled("Latest failures and marks (UTC)", self.style(Modifier::BOLD));
-        let lines = self.events.iter().map(|(text, is_failure)| {
-            let style = if *is_failure {
-                self.colour(Color::Red)
-            } else {
-                Style::new()
-            };
-            Line::styled(text.as_str(), style)
-        });
-        frame.render_widget(
-            Paragraph::new([title].into_iter().chain(lines).collect::<Vec<_>>()),
-            area,
-        );
+        let latest = events::latest(&self.events, usize::from(area.height.saturating_sub(1)));
+        let mut lines: Vec<Line> = latest
+            .map(|(text, is_failure)| Line::styled(text.as_str(), self.red(*is_failure)))
+            .collect();
+        let mut title = "Latest failures and marks (UTC)".to_owned();
+        if lines.len() < self.events.len() {
+            title += &format!(": {} of {}, e shows all", lines.len(), self.events.len());
+        }
+        lines.insert(0, Line::styled(title, self.style(Modifier::BOLD)));
+        frame.render_widget(Paragraph::new(lines), area);
     }
 
     fn title(&self) -> String {
+        if self.opened.is_some() {
+            return format!("vramshim top  {}", self.as_of);
+        }
         let mut ids: Vec<FileId> = self.rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -263,79 +326,82 @@ impl Screen {
         if self.reversed {
             title.push_str(", reversed");
         }
+        if self.typing || !self.filter.is_empty() {
+            let (filter, hidden) = (printable(&self.filter, 30), self.all - self.rows.len().min(self.all));
+            title += &format!("  with /{filter} ({hidden} rows are not shown)");
+        }
         title
     }
 
-    fn draw_devices(&self, frame: &mut Frame, area: Rect) {
-        let shown = self.devices.iter().take(usize::from(DEVICE_LINES - 1));
-        let texts: Vec<Vec<String>> = shown.map(DeviceRow::texts).collect();
-        let titles: Vec<String> = devices::COLUMNS.iter().map(|column| column.title.to_owned()).collect();
-        let kept = fitting(&devices::COLUMNS, &titles, &texts, usize::from(area.width), None);
-        let styles = vec![Style::new(); texts.len()];
-        frame.render_widget(self.table(&devices::COLUMNS, &titles, texts, &kept, &styles), area);
+    fn draw_devices(&mut self, frame: &mut Frame, area: Rect) {
+        let (lines, count) = (usize::from(area.height), self.devices.len());
+        // If they do not all fit, a line says so.
+        let shown = if count < lines { count } else { lines.saturating_sub(2) };
+        self.first_device %= (count.saturating_sub(shown) + 1).max(1);
+        let laid = lay_out(
+            &devices::COLUMNS,
+            &devices::texts(&self.devices),
+            usize::from(area.width),
+            None,
+        );
+        let mut text = vec![Line::styled(laid.header, self.style(Modifier::BOLD))];
+        text.extend(
+            laid.rows
+                .into_iter()
+                .skip(self.first_device)
+                .take(shown)
+                .map(Line::from),
+        );
+        text.push(Line::from(format!("{} more devices: press d", count - shown)));
+        frame.render_widget(Paragraph::new(text), area);
     }
 
     fn draw_processes(&mut self, frame: &mut Frame, area: Rect) {
         if self.rows.is_empty() {
             return;
         }
-        let mut titles: Vec<String> = COLUMNS.iter().map(|column| column.title.to_owned()).collect();
-        titles[self.sort].insert(0, if self.reversed { '^' } else { '*' });
         let texts: Vec<Vec<String>> = self.rows.iter().map(Row::texts).collect();
         // The mark of the chosen row takes two characters.
         let room = usize::from(area.width).saturating_sub(2);
-        let kept = fitting(&COLUMNS, &titles, &texts, room, Some(self.sort));
+        let laid = lay_out(
+            &COLUMNS,
+            &texts,
+            room,
+            Some((self.sort, if self.reversed { '^' } else { '*' })),
+        );
+        let (lines, count) = (usize::from(area.height), self.rows.len());
+        let falls_off = count >= lines || !laid.left_out.is_empty();
+        self.page = lines.saturating_sub(1 + usize::from(falls_off)).max(1);
         let place = self.place();
-        self.choose(place);
-        self.state.select(Some(place));
-        let styles: Vec<Style> = (self.rows.iter())
-            .map(|row| {
-                if row.has_failed {
-                    self.colour(Color::Red)
-                } else if row.is_read {
-                    Style::new()
-                } else {
-                    self.style(Modifier::DIM)
-                }
-            })
-            .collect();
-        let table = self.table(&COLUMNS, &titles, texts, &kept, &styles);
-        let table = table
-            .highlight_symbol("> ")
-            .row_highlight_style(self.style(Modifier::REVERSED));
-        frame.render_stateful_widget(table, area, &mut self.state);
-    }
-
-    fn table<'a>(
-        &self,
-        columns: &[Column],
-        titles: &[String],
-        mut texts: Vec<Vec<String>>,
-        kept: &[usize],
-        styles: &[Style],
-    ) -> Table<'a> {
-        let widths: Vec<u16> = kept.iter().map(|&place| width(titles, &texts, place) as u16).collect();
-        let row = |texts: Vec<String>| {
-            let cells = texts.into_iter().zip(kept).map(|(text, &place)| {
-                let line = Line::from(text);
-                let line = if columns[place].is_number {
-                    line.right_aligned()
-                } else {
-                    line
-                };
-                Cell::from(line)
-            });
-            TableRow::new(cells.collect::<Vec<_>>())
-        };
-        texts.iter_mut().for_each(|row| pick(row, kept));
-        let header = kept.iter().map(|&place| titles[place].clone()).collect();
-        let rows = texts
-            .into_iter()
-            .zip(styles)
-            .map(|(texts, style)| row(texts).style(*style));
-        Table::new(rows.collect::<Vec<_>>(), widths)
-            .header(row(header).style(self.style(Modifier::BOLD)))
-            .column_spacing(2)
+        match self.chosen {
+            Some(_) => self.choose(place),
+            None => self.place = 0,
+        }
+        let last_first = count.saturating_sub(self.page);
+        self.first = self
+            .first
+            .max((place + 1).saturating_sub(self.page))
+            .min(place)
+            .min(last_first);
+        let mut text = vec![Line::styled(format!("  {}", laid.header), self.style(Modifier::BOLD))];
+        let rows = self.rows.iter().zip(&laid.rows).enumerate();
+        text.extend(rows.skip(self.first).take(self.page).map(|(number, (row, line))| {
+            let style = if row.is_read {
+                self.red(row.has_failed)
+            } else {
+                self.style(Modifier::DIM)
+            };
+            let (mark, chosen) = match number == place {
+                true => ('>', self.style(Modifier::REVERSED)),
+                false => (' ', Style::new()),
+            };
+            Line::styled(format!("{mark} {line}"), style.patch(chosen))
+        }));
+        let hidden = (count > self.page).then(|| format!("{} more rows \u{2191}\u{2193} PgDn", count - self.page));
+        let no_room = (!laid.left_out.is_empty()).then(|| format!("no room: {}", laid.left_out.join(" ")));
+        let said: Vec<String> = hidden.into_iter().chain(no_room).collect();
+        text.push(Line::styled(said.join("; "), self.style(Modifier::DIM)));
+        frame.render_widget(Paragraph::new(text), area);
     }
 
     fn draw_opened(&mut self, frame: &mut Frame, area: Rect) {
@@ -343,7 +409,16 @@ impl Screen {
         self.scroll = self.scroll.min(self.text.len().saturating_sub(height));
         let text = self.text.iter().skip(self.scroll).take(height);
         let lines: Vec<Line> = text.map(|line| Line::from(printable(line, 1000))).collect();
-        frame.render_widget(Paragraph::new(lines), area);
+        let page = Paragraph::new(lines);
+        let is_table = self.opened != Some(Page::Events);
+        frame.render_widget(
+            if is_table {
+                page
+            } else {
+                page.wrap(Wrap { trim: false })
+            },
+            area,
+        );
     }
 }
 

@@ -33,6 +33,7 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
         hook(information);
     }));
     end_with_the_terminal();
+    end_at_last(ending).map_err(Failure::failed)?;
     let shown = open().and_then(|mut terminal| show(&mut terminal, machine, interval, &mut signals));
     leave();
     match shown {
@@ -59,6 +60,22 @@ fn end_with_the_terminal() {
         while unsafe { libc::poll(terminals.as_mut_ptr(), 2, -1) } <= 0 {}
         let _ = emulate_default_handler(SIGHUP);
     });
+}
+
+/// Ends the program by a signal that it did not obey within half a second, because it reads a long journal, or because
+/// the terminal takes no output.
+fn end_at_last(ending: [i32; 4]) -> io::Result<()> {
+    let mut signals = Signals::new(ending)?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            std::thread::sleep(Duration::from_millis(500));
+            // Who draws may hold the terminal for ever.
+            std::thread::spawn(leave);
+            std::thread::sleep(Duration::from_millis(200));
+            let _ = emulate_default_handler(signal);
+        }
+    });
+    Ok(())
 }
 
 type Screens = Terminal<CrosstermBackend<Stdout>>;
@@ -131,7 +148,8 @@ fn show(
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => {
                 match (key.modifiers.contains(KeyModifiers::CONTROL), key.code) {
-                    (false, KeyCode::Char('q')) | (true, KeyCode::Char('c')) => return Ok(None),
+                    (false, KeyCode::Char('q')) if !screen.is_typing() => return Ok(None),
+                    (true, KeyCode::Char('c')) => return Ok(None),
                     (true, KeyCode::Char('z')) => stop(terminal)?,
                     (true, _) => {}
                     (false, key) => screen.press(key, &machine),

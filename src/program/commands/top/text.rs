@@ -2,60 +2,81 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::columns::{Column, fitting, pick};
-use super::devices::{self, DeviceRow};
+use super::columns::{Column, lay_out};
 use super::machine::Machine;
-use super::{events, rows};
+use super::{devices, events, rows};
 use crate::render::format::printable;
-use crate::render::table::table;
 
 /// The latest events that are printed.
 const EVENTS: usize = 10;
 
-/// Writes the tables. Columns that do not fit a terminal are left out; a file or a pipe gets all.
+/// Writes the tables, as wide as the terminal; a file or a pipe gets 80 columns. What does not fit is named.
 pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Result<()> {
+    let terminal = ratatui::crossterm::terminal::size()
+        .ok()
+        .filter(|_| io::stdout().is_terminal());
+    let room = terminal
+        .map_or(80, |(columns, _)| usize::from(columns))
+        .saturating_sub(2);
     let devices = devices::devices(machine);
     if !devices.is_empty() {
-        let texts = devices.iter().map(DeviceRow::texts).collect();
-        print(out, &devices::COLUMNS, texts)?;
+        print(out, &devices::COLUMNS, &devices::texts(&devices), room)?;
         writeln!(out)?;
     }
     if let Some(problem) = devices::problem(machine) {
-        writeln!(out, "Not known of the devices: {problem}.\n")?;
+        fold(out, &format!("Not known of the devices: {problem}."), room)?;
+        writeln!(out)?;
     }
     if let Some(layer) = devices::layer(machine) {
-        writeln!(out, "{layer}.\n")?;
+        fold(out, &format!("{layer}."), room)?;
+        writeln!(out)?;
     }
     let mut rows = rows::all(machine);
-    rows::sort(&mut rows, rows::PID, false);
+    rows::sort(&mut rows, rows::GPU, false);
     if rows.is_empty() {
-        writeln!(out, "{}", machine.nothing_to_show())?;
+        fold(out, &machine.nothing_to_show(), room)?;
     } else {
-        let texts = rows.iter().map(rows::Row::texts).collect();
-        print(out, &rows::COLUMNS, texts)?;
+        let texts: Vec<Vec<String>> = rows.iter().map(rows::Row::texts).collect();
+        print(out, &rows::COLUMNS, &texts, room)?;
     }
     for (pid, why) in rows::not_known(machine) {
-        writeln!(out, "  {pid}: {}", printable(&why, 400))?;
+        fold(out, &format!("{pid}: {}", printable(&why, 400)), room)?;
     }
-    let events = machine.take_events();
-    for event in events.iter().skip(events.len().saturating_sub(EVENTS)) {
-        writeln!(out, "  {}", events::line(event))?;
+    let events = events::lines(machine.take_events().iter());
+    for (line, _) in events::latest(&events, EVENTS) {
+        fold(out, line, room)?;
+    }
+    if let Some(more @ 1..) = events.len().checked_sub(EVENTS) {
+        writeln!(out, "  ({more} more failures and marks; --json has all)")?;
     }
     if once { Ok(()) } else { writeln!(out) }
 }
 
-fn print(out: &mut impl Write, columns: &[Column], mut texts: Vec<Vec<String>>) -> io::Result<()> {
-    let width = if io::stdout().is_terminal() {
-        ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns))
-    } else {
-        usize::MAX
-    };
-    let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();
-    let kept = fitting(columns, &titles, &texts, width.saturating_sub(2), None);
-    texts.iter_mut().for_each(|row| pick(row, &kept));
-    let titles: Vec<&str> = kept.iter().map(|&place| titles[place]).collect();
-    let numbers: Vec<usize> = (0..kept.len())
-        .filter(|&place| columns[kept[place]].is_number)
-        .collect();
-    table(out, &titles, &numbers, texts)
+fn print(out: &mut impl Write, columns: &[Column], texts: &[Vec<String>], room: usize) -> io::Result<()> {
+    let laid = lay_out(columns, texts, room, None);
+    for line in [laid.header].iter().chain(&laid.rows) {
+        writeln!(out, "  {line}")?;
+    }
+    if laid.left_out.is_empty() {
+        return Ok(());
+    }
+    fold(
+        out,
+        &format!("(no room for {}; --json has all)", laid.left_out.join(", ")),
+        room,
+    )
+}
+
+/// Writes a text in lines of at most `room` characters and two blanks; a word that is longer has a line of its own.
+fn fold(out: &mut impl Write, text: &str, room: usize) -> io::Result<()> {
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.trim().is_empty() && line.chars().count() + word.chars().count() > room {
+            writeln!(out, "  {}", line.trim_end())?;
+            line = "  ".to_owned();
+        }
+        line += word;
+        line += " ";
+    }
+    writeln!(out, "  {}", line.trim_end())
 }

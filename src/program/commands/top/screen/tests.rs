@@ -20,10 +20,51 @@ fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
 }
 
 #[test]
+fn what_falls_off_is_said() {
+    let mut screen = screen(15);
+    screen.events = (0..900).map(|number| (format!("mark {number}"), false)).collect();
+    screen
+        .events
+        .splice(0..0, (0..3).map(|number| (format!("failure {number}"), true)));
+    let text = drawn(&mut screen, 80, 24);
+    for words in [
+        "5 more devices: press d",
+        "8 more rows",
+        "failure 2",
+        "mark 899",
+        ": 3 of 903, e shows all",
+        "/ filter",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    let text = drawn(&mut screen, 200, 50);
+    for words in ["0 Simulated GPU", "GPU-5", "4711", "4725", "failure 0", "mark 896"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    assert!(!text.contains(" more "), "{text}");
+}
+
+#[test]
+fn the_filter_takes_letters_that_are_keys() {
+    let machine = Machine::default();
+    let mut screen = screen(3);
+    for key in ['/', 'q', 'r'].map(KeyCode::Char) {
+        screen.press(key, &machine);
+    }
+    assert!(screen.is_typing() && screen.filter == "qr" && !screen.reversed);
+    assert!(drawn(&mut screen, 80, 24).contains("with /qr"));
+    screen.press(KeyCode::Enter, &machine);
+    assert!(!screen.is_typing() && screen.filter == "qr");
+    screen.press(KeyCode::Esc, &machine);
+    assert!(screen.filter.is_empty());
+    assert!(rows::sample(3, None).has("JOB 3") && !rows::sample(3, None).has("job 4"));
+}
+
+#[test]
 fn every_size_can_be_drawn() {
     for processes in [0, 1, 40] {
         let mut screen = screen(processes);
-        for opened in [None, Some((1, 0))] {
+        for opened in [None, Some(Page::Process((1, 0))), Some(Page::Events)] {
             screen.opened = opened;
             screen.text = (0..50).map(|line| format!("line {line} \u{4e16}\u{754c}")).collect();
             screen.note = "a note".to_owned();
@@ -44,19 +85,13 @@ fn what_matters_most_stays_where_there_is_little_room() {
     }
     let narrow = drawn(&mut screen(3), 80, 24);
     for text in [
-        "pid",
-        "job",
-        "live",
-        "*reserved",
-        "busy",
-        "failures",
-        "state",
-        "4713",
+        "pid", "job", "live", "cached", "nvml", "others", "free", "*gpu", "busy", "failures", "state", "4713",
         "2.00 MiB",
     ] {
         assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
-    assert!(!narrow.contains("strategy") && !narrow.contains("GPU-"), "{narrow}");
+    assert!(!narrow.contains("GPU-5"), "{narrow}");
+    assert!(narrow.contains("no room: ") && narrow.contains("strategy"), "{narrow}");
     // The column by which the table is sorted is never left out.
     let mut by_host = screen(3);
     by_host.sort = COLUMNS.iter().position(|column| column.title == "host").unwrap();
@@ -70,17 +105,17 @@ fn the_chosen_process_is_in_sight_and_stays_chosen() {
     let mut screen = screen(40);
     screen.press(KeyCode::End, &machine);
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains("> 4750"), "{text}");
+    assert!(text.contains(">    7  4750"), "{text}");
     screen.press(KeyCode::Char('r'), &machine);
     rows::sort(&mut screen.rows, rows::PID, false);
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains("> 4750"), "{text}");
+    assert!(text.contains(">    7  4750"), "{text}");
     screen.press(KeyCode::Home, &machine);
     screen.press(KeyCode::Down, &machine);
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains("> 4712"), "{text}");
+    assert!(text.contains(">    1  4712"), "{text}");
     // The chosen process ends, and the next row is chosen.
     screen.rows.retain(|row| row.id != (1, 1));
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains("> 4713"), "{text}");
+    assert!(text.contains(">    2  4713"), "{text}");
 }
