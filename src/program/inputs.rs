@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// The option that bounds what a command keeps of journals.
 #[derive(Args)]
 pub struct MaxMemory {
-    /// Memory for the live allocations of the journals; a journal that needs more is left out and named
+    /// Memory for a journal's live allocations; one that needs more is left out
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes)]
     max_memory: u64,
 }

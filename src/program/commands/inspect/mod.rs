@@ -57,7 +57,7 @@ pub struct Inspect {
     #[arg(long)]
     json: bool,
 
-    /// Show every process in full; by default several processes are shown as a table
+    /// Show every process in full; by default several are a table
     #[arg(long)]
     all: bool,
 

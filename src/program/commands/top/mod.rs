@@ -29,11 +29,11 @@ use machine::Machine;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim top                                  # every process that this user may examine
-  vramshim top 4711 vramshim-train              # one process, and those with journals in a folder
-  vramshim top --once                           # one table
-  vramshim top --once --json | jq '.devices[] | select(.free >= 20*1073741824)'   # where do 20 GiB fit?
-  vramshim top --json --interval 5s >> top.jsonl   # a line of JSON every 5 seconds
+  vramshim top                            # every process
+  vramshim top 4711 vramshim-train        # one, and those of a folder
+  vramshim top --once                     # one table
+  vramshim top --once --json | jq '.devices[].free'     # where does it fit?
+  vramshim top --json --interval 5s >> top.jsonl
 
 Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
 marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \

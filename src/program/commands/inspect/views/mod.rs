@@ -32,8 +32,7 @@ const DEFAULT_TOP: usize = 5;
 
 #[derive(Args)]
 pub struct Views {
-    /// Number of entries to show of each list (5 if not given); or what held the most, by stack, size, api, thread or
-    /// stream. May be given twice: --top stack --top 20
+    /// Entries of each list (5 if not given); or what held the most, by one of these
     #[arg(long, value_name = "N|stack|size|api|thread|stream")]
     top: Vec<Top>,
 
