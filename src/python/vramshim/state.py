@@ -263,19 +263,19 @@ class State:
             return []
         lines = []
         told = self._snapshot(lines)
-        # On a busy machine the snapshot is late, but its thread waits for it: it shows what lived at the failure.
-        time_us = max(self.until_us, failure[-1]) if failure else time.time_ns() // 1000
+        time_us = time.time_ns() // 1000
         ids = {}
         self._compare_segments(lines, told["segments"], time_us)
         self.recorded += self._catch_up(lines, told["segments"], time_us, ids)
         if failure is not None:
-            device, size, frames, _ = failure
+            device, size, frames, told_us = failure
             # PyTorch tells the observer what it asked the driver for. What it keeps last is the request.
             traces = told["device_traces"]
             last = traces[device][-1] if device < len(traces) and traces[device] else {}
             size = last["size"] if last.get("action") == "oom" else size
             stack = self._stack(frames, {}, lines)
-            lines.append(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
+            # The snapshot may be late, but the thread of the job waits for it: it shows what lived at the failure.
+            lines.append(f"O\t{told_us}\t{device}\t{size}\t{stack}\n")
             self._tell(device)
         self._ended(lines, time_us)
         return lines

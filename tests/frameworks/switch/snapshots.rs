@@ -46,15 +46,20 @@ def late():
     return snapshot()
 if sys.argv[1] == 'late':
     recorder._history.snapshot = late
+elif sys.argv[1] == 'second':
+    tell = recorder.State._out_of_memory
+    recorder.State._out_of_memory = lambda self, *told: (self.ask(), tell(self, *told))
 else:
     recorder.State._leaves_out = lambda _: True
 kept = [torch.empty(3 << 20, dtype=torch.uint8, device='cuda') for _ in range(100)]
 torch.empty(700 << 20, dtype=torch.uint8, device='cuda')
 ";
-    for (snapshot, live) in [("late", json!(300 << 20)), ("none", json!(null))] {
+    // `second`: a snapshot is taken between the failure and its own.
+    let all = json!(300 << 20);
+    for (snapshot, live) in [("late", &all), ("second", &all), ("none", &json!(null))] {
         let told = plain("1GiB", &["-c", JOB, snapshot]).told(&["why", "--json"]);
         let page = told.json();
-        assert_eq!(page["why"]["ledger"]["live"], live, "{snapshot}: {page:#}");
+        assert_eq!(page["why"]["ledger"]["live"], *live, "{snapshot}: {page:#}");
         assert_eq!(page["why"]["ledger"]["live_or_cached"], json!(340 << 20), "{page:#}");
         let says = page["why"]["text"].text().contains("took no snapshot at this failure");
         assert_eq!(says, live.is_null(), "{page:#}");

@@ -15,6 +15,8 @@ use crate::analysis::space::Ranges;
 struct Entries<'a> {
     tensors: &'a Tensors,
     file: TensorFile,
+    /// The time of the last line. A failure is told with its own time, behind what its later snapshot shows.
+    last_ns: u64,
     /// The tensors so far, which the lines of frees name by address alone.
     live: BTreeMap<Place, (Allocation, u32)>,
     /// Of snapshots, those whose segment went since.
@@ -45,6 +47,7 @@ impl<'a> Entries<'a> {
         Ok(Entries {
             tensors,
             file,
+            last_ns: 0,
             live: BTreeMap::new(),
             gone: BTreeMap::new(),
             held: HashMap::new(),
@@ -66,6 +69,10 @@ impl Entries<'_> {
         while let Some(line) = self.file.next_line()? {
             if let TensorLine::Event { time_us, device, event } = line {
                 let time_ns = self.tensors.time_ns(time_us);
+                if self.tensors.snapshots {
+                    self.last_ns = self.last_ns.max(time_ns);
+                    return Ok(Some((self.last_ns, time_us, device, event)));
+                }
                 return Ok(Some((time_ns, time_us, device, event)));
             }
         }

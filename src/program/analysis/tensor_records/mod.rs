@@ -6,7 +6,7 @@
 
 mod merged;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +60,8 @@ struct FailedTensor {
     size: u64,
     /// `Record.stack`
     stack: u32,
+    /// When the snapshot that was taken of it ended, in microseconds since 1970; 0 if there is none.
+    shown_us: u64,
 }
 
 const SAME_FAILURE_US: u64 = 1_000_000;
@@ -95,9 +97,9 @@ pub struct Tensors {
     pid: u32,
     /// How far PyTorch's clock is behind that of the journal, in nanoseconds.
     behind_ns: i64,
-    /// By the time of a snapshot at a failure, the time of the driver's failure by the journal. The snapshot shows what lived
-    /// then.
-    at_failures: HashMap<u64, u64>,
+    /// By the time of a snapshot at a failure, the time of the driver's failure by the journal. What snapshots tell from the
+    /// failure to this one lived then: the thread of the job waits.
+    at_failures: BTreeMap<u64, u64>,
     /// How often PyTorch obtained and returned a segment at this place.
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered, by device.
@@ -139,7 +141,7 @@ impl Tensors {
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
             behind_ns: 0,
-            at_failures: HashMap::new(),
+            at_failures: BTreeMap::new(),
             segments: HashMap::new(),
             covered: HashMap::new(),
             private: HashMap::new(),
@@ -180,6 +182,7 @@ impl Tensors {
                         at: (device, time_us),
                         size,
                         stack: of_torch(stack),
+                        shown_us: 0,
                     }),
                     _ => {}
                 },
@@ -191,6 +194,8 @@ impl Tensors {
                     (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost);
                     if file.snapshots {
                         tensors.taken_us.push(time_us);
+                        let fresh = tensors.failures.iter_mut().rev().take_while(|failed| failed.shown_us == 0);
+                        fresh.for_each(|failed| failed.shown_us = time_us);
                     }
                 }
                 TensorLine::Setting { name, value } => tensors.settings.push((name, value)),
@@ -204,11 +209,10 @@ impl Tensors {
 
     /// Nanoseconds since the journal began, by its clock, of a time that PyTorch told.
     pub fn time_ns(&self, time_us: u64) -> u64 {
-        if let Some(&time_ns) = self.at_failures.get(&time_us) {
-            return time_ns;
-        }
         let unix_ns = time_us.saturating_mul(1000).saturating_add_signed(self.behind_ns);
-        unix_ns.saturating_sub(self.wall_start_ns)
+        let time_ns = unix_ns.saturating_sub(self.wall_start_ns);
+        let next = self.at_failures.range(time_us..).next();
+        next.map_or(time_ns, |(_, &failed_ns)| time_ns.min(failed_ns))
     }
 
     /// Until when the file is complete, in nanoseconds since the journal began.
@@ -351,7 +355,7 @@ impl Tensors {
                         // It shows what lived at the last failure, and at those before it since PyTorch obtained something.
                         let just_before = record.time_ns.saturating_sub(1);
                         let since_ns = obtained_ns.get(&record.device).copied().unwrap_or(0);
-                        let at_ns = self.at_failures.entry(told.at.1).or_insert(just_before);
+                        let at_ns = self.at_failures.entry(told.shown_us).or_insert(just_before);
                         if *at_ns < since_ns {
                             *at_ns = just_before;
                         }
