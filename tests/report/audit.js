@@ -70,6 +70,10 @@
         }
     }
     const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-    if (wide > 0) missing.push(`the page is ${wide} pixels too wide`);
+    const reaches = (element) => element.getBoundingClientRect().right > document.documentElement.clientWidth;
+    if (wide > 0) {
+        const names = [...document.querySelectorAll("body *")].filter(reaches).map((one) => `${one.tagName}#${one.id}.${one.className}`);
+        missing.push(`the page is ${wide} pixels too wide: ${names.slice(0, 12)}`);
+    }
     return missing;
 })();

@@ -407,8 +407,8 @@ fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {
         browser.text(".tip")
     };
     // The middle of a step: the weights, the leak and the blocks of the step are live.
-    let told = point(&mut browser, at(PEAK_NS as f64 / FAILED_NS as f64));
-    for wanted in ["live ", "reserved ", "cached ", "allocation", "largest first", "mark"] {
+    let told = point(&mut browser, at((PEAK_NS as f64 - before[0]) / (before[1] - before[0])));
+    for wanted in ["live ", "reserved ", "cached ", "allocation", "largest first"] {
         assert!(told.contains(wanted), "{wanted:?} is not in {told}");
     }
     browser.drag(at(0.2), at(0.4));
@@ -420,20 +420,15 @@ fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {
 
 #[test]
 fn the_first_range_of_a_leak_is_the_one_that_the_verdict_names() {
-    let folder = TempDir::new().unwrap();
-    let plan = support::training::Plan {
-        events: 60_000,
-        leak: 64 << 20,
-        out_of_memory: true,
-        ..Default::default()
-    };
-    support::training::write(&folder.path().join("leak.vraj"), &plan).unwrap();
-    let verdict = data(&folder.path().join("leak.vraj"))["processes"][0]["verdict"].clone();
+    let finished = crate::deaths::job("leak").run();
+    let journal = finished.journals().pop().unwrap();
+    let verdict = data(&journal)["processes"][0]["verdict"].clone();
     assert_eq!(verdict["name"], "growth", "{verdict}");
     let Some(mut browser) = browser("the first range") else {
         return;
     };
-    vramshim(&["leak.vraj", "-o", "leak.html"], folder.path()).ok();
+    let folder = TempDir::new().unwrap();
+    vramshim(&[journal.to_str().unwrap(), "-o", "leak.html"], folder.path()).ok();
     browser.open(&folder.path().join("leak.html"));
     let from = selection(&mut browser)[0];
     assert_eq!(from, verdict["window"]["from_ns"].number() as f64);

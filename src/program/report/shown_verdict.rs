@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::analysis::finding::Verdict;
 use crate::analysis::names::api_name;
 use crate::render::answer::Answer;
 
@@ -22,7 +23,9 @@ pub fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usiz
         "device": failure.map(|failure| failure.scene.device),
         "time_ns": failure.map(|failure| failure.scene.time_ns),
         // Of growth: from when to when the bytes came.
-        "window": failure.and_then(|failure| failure.scene.around.growth),
+        "window": failure
+            .filter(|_| answer.finding.verdict == Verdict::Growth)
+            .and_then(|failure| failure.scene.around.growth),
         // What the request asked for, by which function, and from where.
         "api": failure.map(|failure| api_name(failure.scene.api)),
         "requested": failure.map(|failure| failure.scene.requested),

@@ -28,9 +28,7 @@ use views::Views;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim inspect vramshim-train --all            # each process in full
   vramshim inspect --top stack                     # what held the most
-  vramshim inspect --at mark:warm --leaks --growth
   vramshim inspect before --diff after --fail-above 5%         # for CI
 
 Terms, in bytes:
