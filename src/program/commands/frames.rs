@@ -14,6 +14,7 @@ use journal::reader::plain;
 use crate::analysis::symbols;
 use crate::escaped::Escaped;
 use crate::failure::Failure;
+use crate::import::plain_file::is_of_holes;
 use crate::say::say;
 
 const EXAMPLES: &str = "\
@@ -164,7 +165,11 @@ impl Names {
 /// A pipe can be given as the standard input.
 fn opened(file: &Path) -> io::Result<File> {
     let no_file = || io::Error::other("no plain file: give its text as the standard input");
-    plain::open(file)?.ok_or_else(no_file)
+    let opened = plain::open(file)?.ok_or_else(no_file)?;
+    match is_of_holes(&opened) {
+        true => Err(io::Error::other("it is all holes, and no log")),
+        false => Ok(opened),
+    }
 }
 
 impl Frames {

@@ -1,6 +1,6 @@
 //! Opens files that a command reads: plain files alone, never with a wait, and no more of them than was there at the start.
 
-use std::fs::{File, FileType};
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read, Take};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -53,14 +53,16 @@ pub fn open(path: &Path) -> Result<Take<File>, Unreadable> {
     Ok(file.take(size))
 }
 
+/// Whether hardly any byte of a file is stored, so that to read it would take hours for nothing.
+pub fn is_of_holes(file: &File) -> bool {
+    let stored = |found: &Metadata| found.blocks().saturating_mul(512);
+    file.metadata().is_ok_and(|found| found.len() > most_expanded(stored(&found)))
+}
+
 /// Reads a file as a whole.
 pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let mut file = open(path)?;
-    let stored = file
-        .get_ref()
-        .metadata()
-        .map_or(u64::MAX, |found| found.blocks().saturating_mul(512));
-    if file.limit() > most_expanded(stored) {
+    if is_of_holes(file.get_ref()) {
         return Err(Unreadable::Holes);
     }
     let size = usize::try_from(file.limit()).unwrap_or(usize::MAX);
