@@ -23,8 +23,10 @@ pub(super) const LARGEST_FILE_BYTES: u64 = 256 << 20;
 /// No job writes a deeper stack; outer frames are left out.
 const DEEPEST: usize = 1024;
 /// No job writes more lines of frames, modules and texts together; what follows counts as damage. A short line takes
-/// many times its length in memory.
-const MOST_NAMES: usize = 1 << 20;
+/// many times its length in memory. The library ends at 2^18 frames of Python, as many native ones, and 2^16 texts.
+const MOST_NAMES: usize = 5 << 17;
+/// No job writes more stacks; what follows counts as damage.
+const MOST_STACKS: usize = 1 << 16;
 /// No job writes more frames in all of its stacks together; what follows counts as damage. The library ends at 65,536
 /// stacks of 128 frames.
 const MOST_FRAMES_OF_STACKS: usize = 8 << 20;
@@ -129,7 +131,11 @@ impl Stacks {
         let mut fields = line.split('\t');
         let (kind, number) = (fields.next()?, fields.next()?.parse::<u64>().ok()?);
         let names = self.modules.len() + self.places.len() + self.texts.len() + lists.frames.len();
-        if kind != "T" && names >= MOST_NAMES {
+        let is_full = match kind {
+            "T" => lists.stacks.len() >= MOST_STACKS,
+            _ => names >= MOST_NAMES,
+        };
+        if is_full {
             return None;
         }
         match kind {
@@ -181,9 +187,13 @@ impl Stacks {
 
     /// The frame of a place whose symbol is not known.
     fn unnamed(&self, place: &Place) -> Frame {
-        let path = self.modules.get(&place.module).map_or("", |module| &module.path);
-        let name = path.rsplit('/').next().unwrap_or(path);
-        Frame::new(path, 0, format!("{name}+{:#x}", place.offset))
+        let file = (self.modules.get(&place.module)).map_or_else(|| Arc::from(""), |module| Arc::clone(&module.path));
+        let name = file.rsplit('/').next().unwrap_or(&file);
+        Frame {
+            function: format!("{name}+{:#x}", place.offset).into(),
+            line: 0,
+            file,
+        }
     }
 
     /// The stack with this number.
