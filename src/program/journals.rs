@@ -43,7 +43,8 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     journals
 }
 
-const NONE_HERE: &str = "no journal here: give a folder or a file, or start the job with vramshim run in this folder";
+const NONE_HERE: &str = "no journal here: a process writes one once it uses CUDA, and a job without CUDA leaves none. Give a folder or a \
+                         file, or start the job with vramshim run in this folder";
 const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
 
 /// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.

@@ -171,7 +171,7 @@ fn without_a_path_a_command_takes_the_newest_run() {
     for command in &commands {
         let none = run(command, here.path());
         assert_eq!(none.code, Some(1), "{command:?}");
-        assert_says(&none.said, "no journal here: give a folder or a file");
+        assert_says(&none.said, "no journal here: a process writes one once it uses CUDA");
     }
     for (name, age_s) in [("old", 60), ("größe", 0)] {
         let folder = here.path().join(format!("vramshim-{name}"));
