@@ -45,7 +45,7 @@ fn opens(line: &str) -> bool {
         "folder_of(",
         "folder.path().join(\"information\")",
     ];
-    OPENS.iter().any(|name| is_call(name)) && !of_kernel.iter().any(|part| line.contains(part))
+    OPENS.iter().any(is_call) && !of_kernel.iter().any(|part| line.contains(part))
 }
 
 #[test]

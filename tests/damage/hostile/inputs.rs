@@ -72,7 +72,8 @@ fn elf(symbol: &str, count: usize, claimed: Option<u64>, debug: Option<u64>) -> 
     let head = |bytes: u64| [1, bytes, 1].map(u64::to_le_bytes).concat();
     let lines = debug.map_or(Vec::new(), |bytes| [head(bytes), zipped.finish().unwrap()].concat());
     // Name, kind, flags, bytes, linked section, size of an entry.
-    let sections: [(u32, u32, u64, &[u8], u32, u64); 5] = [
+    type Section<'a> = (u32, u32, u64, &'a [u8], u32, u64);
+    let sections: [Section; 5] = [
         (1, 7, 2, note, 0, 0),
         (20, 2, 0, &table, 3, 24),
         (28, 3, 0, &strings, 0, 0),

@@ -194,7 +194,11 @@ impl Tensors {
                     (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost);
                     if file.snapshots {
                         tensors.taken_us.push(time_us);
-                        let fresh = tensors.failures.iter_mut().rev().take_while(|failed| failed.shown_us == 0);
+                        let fresh = tensors
+                            .failures
+                            .iter_mut()
+                            .rev()
+                            .take_while(|failed| failed.shown_us == 0);
                         fresh.for_each(|failed| failed.shown_us = time_us);
                     }
                 }
