@@ -105,6 +105,9 @@ pub(super) fn unescaped(text: &str) -> String {
     out
 }
 
+/// More texts than a job has. Those of a hostile file that follow are not kept.
+const MOST_SHARED: usize = 1 << 18;
+
 /// Texts of fields, each kept once: many frames have the same file.
 #[derive(Default)]
 pub(super) struct Shared(HashMap<String, Arc<str>>);
@@ -117,7 +120,9 @@ impl Shared {
             Some(known) => known.clone(),
             None => {
                 let shared: Arc<str> = text.as_str().into();
-                self.0.insert(text, shared.clone());
+                if self.0.len() < MOST_SHARED {
+                    self.0.insert(text, shared.clone());
+                }
                 shared
             }
         }

@@ -30,6 +30,8 @@ pub struct TensorFile {
     pub torch: String,
     /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
     pub snapshots: bool,
+    /// Whether lines of stacks are read, too.
+    pub reads_stacks: bool,
     /// Lines that could not be understood.
     pub damaged: u64,
 }
@@ -149,6 +151,7 @@ impl TensorFile {
             texts: Shared::default(),
             snapshots: head.get(2).is_some_and(|mode| mode == "state"),
             torch: head.into_iter().nth(1).unwrap_or_default(),
+            reads_stacks: true,
             damaged: 0,
         }))
     }
@@ -156,6 +159,9 @@ impl TensorFile {
     /// What the next line says that can be understood; `None` at the end.
     pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
         while let Some(line) = self.lines.next()? {
+            if !self.reads_stacks && line.starts_with("T\t") {
+                continue;
+            }
             match parse(&line, &mut self.texts) {
                 Some(parsed) => return Ok(Some(parsed)),
                 None => self.damaged += 1,

@@ -43,7 +43,8 @@ struct Entries<'a> {
 impl<'a> Entries<'a> {
     fn of(tensors: &'a Tensors) -> io::Result<Entries<'a>> {
         let file = TensorFile::open(&tensors.path)?;
-        let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let mut file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        file.reads_stacks = false;
         Ok(Entries {
             tensors,
             file,

@@ -135,6 +135,8 @@ impl Tensors {
         let Some(mut file) = TensorFile::open(&path)? else {
             return Ok(None);
         };
+        // Whoever names tensors reads the stacks (`stacks`).
+        file.reads_stacks = false;
         let mut tensors = Tensors {
             path,
             settings: Vec::new(),
@@ -160,7 +162,6 @@ impl Tensors {
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         while let Some(line) = file.next_line()? {
             match line {
-                // Whoever names tensors reads the stacks (`stacks`).
                 TensorLine::Stack { .. } => {}
                 TensorLine::Event { time_us, device, event } => match event {
                     TensorEvent::SegmentObtained { address, size, pool } => {
@@ -379,12 +380,20 @@ impl Tensors {
     }
 }
 
-/// The stacks that PyTorch recorded beside a journal, by their numbers in the file; none if nothing was recorded.
+/// The stacks that PyTorch recorded beside a journal, by their numbers in the file; none if nothing was recorded. What a file has
+/// beyond the most stacks is left out: a tensor of such a stack has none.
 pub fn stacks(journal: &Path) -> io::Result<Vec<Vec<Frame>>> {
-    let mut stacks = Vec::new();
+    /// Of one file. A stack takes memory though it is empty, and its frames 40 bytes each.
+    const MOST_STACKS: usize = 1 << 18;
+    const MOST_FRAMES: usize = 4 << 20;
+    let (mut stacks, mut in_all) = (Vec::new(), 0);
     if let Some(mut file) = TensorFile::open(&TensorFile::beside(journal))? {
         while let Some(line) = file.next_line()? {
             if let TensorLine::Stack { frames, .. } = line {
+                in_all += frames.len();
+                if stacks.len() >= MOST_STACKS || in_all > MOST_FRAMES {
+                    break;
+                }
                 stacks.push(frames);
             }
         }
