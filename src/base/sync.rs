@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cancellation::Uncancelled;
+
 /// Locks `mutex`, even if a thread panicked while it held the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,6 +55,8 @@ impl<T> BriefMutex<T> {
         const SPINS: u32 = 100;
         const YIELDS: u32 = 20;
         const SLEEP: Duration = Duration::from_micros(50);
+        // A sleep can end a cancelled thread.
+        let _uncancelled = Uncancelled::begin();
         let mut tries = 0;
         while self.is_taken.load(Relaxed) || self.is_taken.swap(true, Acquire) {
             match tries {

@@ -393,7 +393,7 @@ def run_for_real(daemon_set, admitted, work):
         for _ in range(600):
             text = ask(found[1], token)
             held = re.search(r"^vramshim_allocated_bytes\{.*strategy=\"auto_growth\".*\} 67108864$", text, re.M)
-            running = re.search(r"^vramshim_process_running\{.*job=\"job\".*\} 1$", text, re.M)
+            running = re.search(r"^vramshim_process_running\{.*job_name=\"job\".*\} 1$", text, re.M)
             if held and running:
                 break
             time.sleep(0.2)

@@ -63,8 +63,12 @@ def check_mounts(that, admit, pod, policy, admitted):
         ("unmounted", False, {"containers": [plain]}),
     ]
     pods = [pod("node", name, volumes=volumes, **spec) for name, _, spec in cases]
+    # The claim of a generic ephemeral volume has the names of the pod and the volume.
+    made = {"name": "journals", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    mounts = [{"name": "journals", "mountPath": "/journals"}]
+    pods.append(pod("node", "vramshim", containers=[{**plain, "volumeMounts": mounts}], volumes=[made]))
     pods.append(pod("node", "no-claim", containers=[container([])], volumes=[{"name": "all", "emptyDir": {}}, volumes[1]]))
-    expected = {**{name: refused for name, refused, _ in cases}, "no-claim": False, "on-node": False}
+    expected = {**{name: refused for name, refused, _ in cases}, "vramshim": True, "no-claim": False, "on-node": False}
     done = admit([*pods, {"apiVersion": "v1", "kind": "Pod", **admitted}], as_mutations(policy))
     for name, is_refused in expected.items():
         that((done[name]["spec"].get("hostname") == "refused") == is_refused, f"the pod {name}: refused is not {is_refused}")
