@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
+use super::ranges::Ranges;
 use super::slack::Slack;
-use super::space::{Contradiction, Ranges, Space};
+use super::space::{Contradiction, Space};
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -42,6 +42,7 @@ mod nvml_layer;
 pub mod origins;
 pub mod places;
 pub mod pod;
+pub mod ranges;
 pub mod rank;
 pub mod reconciliation;
 pub mod running;

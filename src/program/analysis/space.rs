@@ -8,10 +8,10 @@
 //! The free bytes are known after every event. The gaps are what blocks leave, and are found if they are asked for.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 
 use super::blocks::Blocks;
 pub use super::blocks::Contradiction;
+use super::ranges::Ranges;
 
 #[derive(Default)]
 pub struct Space {
@@ -42,7 +42,7 @@ impl Space {
 
     /// The number of segments. A segment whose middle was given back counts as two.
     pub fn segments(&self) -> usize {
-        self.segments.0.len()
+        self.segments.len()
     }
 
     /// The segments as start and end, in the order of addresses. Neighbours are joined if blocks may cross from one into the
@@ -69,7 +69,7 @@ impl Space {
         self.known_largest.set(None);
         let mut added = 0;
         let mut from = start;
-        let mut there = self.joined.overlapping(start, end);
+        let mut there: Vec<_> = self.joined.overlapping(start, end).collect();
         there.push((end, end));
         for (there, there_end) in there {
             if from < there {
@@ -87,9 +87,7 @@ impl Space {
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
         self.known_largest.set(None);
-        if start < end {
-            self.blocks.cut(start, end);
-        }
+        self.blocks.cut(start, end);
         self.segments.cut(start, end);
         let removed = self.joined.cut(start, end);
         self.held -= removed;
@@ -120,92 +118,24 @@ impl Space {
     }
 }
 
-/// What blocks (start and length, in the order of addresses) leave of ranges, as start and end. No gap reaches from one
-/// range into the next, but a block may.
-pub(super) fn gaps(
-    ranges: impl Iterator<Item = (u64, u64)>,
-    blocks: impl IntoIterator<Item = (u64, u64)>,
-) -> Vec<(u64, u64)> {
+/// What blocks (start and end, in the order of addresses) leave of ranges, as start and end. No gap reaches from one range into
+/// the next, but a block may.
+fn gaps(ranges: impl Iterator<Item = (u64, u64)>, blocks: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut blocks = blocks.into_iter().peekable();
     let (mut gaps, mut from) = (Vec::new(), 0u64);
     for (start, end) in ranges {
         from = from.max(start);
-        while let Some((block, length)) = blocks.next_if(|&(block, _)| block < end) {
+        while let Some((block, block_end)) = blocks.next_if(|&(block, _)| block < end) {
             if block > from {
                 gaps.push((from, block));
             }
-            from = from.max(block.saturating_add(length));
+            from = from.max(block_end);
         }
         if end > from {
             gaps.push((from, end));
         }
     }
     gaps
-}
-
-/// Ranges that do not overlap: start -> length. No range is empty or reaches past the last address.
-#[derive(Clone, Default)]
-pub struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    pub fn insert(&mut self, start: u64, end: u64) {
-        if start < end {
-            self.0.insert(start, end - start);
-        }
-    }
-
-    /// Inserts a range and joins it with the ranges that it touches.
-    pub fn insert_joined(&mut self, start: u64, end: u64) {
-        let (mut start, mut end) = (start, end);
-        if let Some((before, length)) = self.0.range(..start).next_back()
-            && before + length == start
-        {
-            start = *before;
-        }
-        if let Some(length) = self.0.remove(&end) {
-            end += length;
-        }
-        self.insert(start, end);
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// All ranges, as start and end, in the order of addresses.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.0.iter().map(|(&start, &length)| (start, start + length))
-    }
-
-    /// The range that contains `address`.
-    pub fn around(&self, address: u64) -> Option<(u64, u64)> {
-        let (&start, &length) = self.0.range(..=address).next_back()?;
-        (address - start < length).then_some((start, start + length))
-    }
-
-    /// The ranges that share an address with `start..end`.
-    fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        if start >= end {
-            return Vec::new();
-        }
-        let first = self.around(start).map_or(start, |(first, _)| first);
-        self.0
-            .range(first..end)
-            .map(|(&start, &length)| (start, start + length))
-            .collect()
-    }
-
-    /// Removes the addresses `start..end` from all ranges. Returns how many of these addresses lay in a range.
-    pub fn cut(&mut self, start: u64, end: u64) -> u64 {
-        let mut removed = 0;
-        for (range, range_end) in self.overlapping(start, end) {
-            self.0.remove(&range);
-            self.insert(range, start);
-            self.insert(end, range_end);
-            removed += range_end.min(end) - range.max(start);
-        }
-        removed
-    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::snapshot::{self, Action, Segment, Snapshot, SnapshotError, StackNumbe
 use super::stack_file::Texts;
 use super::target::{Target, TargetError};
 use crate::analysis::job::IMPORTED;
-use crate::analysis::space::Ranges;
+use crate::analysis::ranges::Ranges;
 
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;

@@ -8,8 +8,8 @@ use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLin
 use journal::reader::{Journal, Records, TensorFile};
 
 use super::{DEFAULT_POOL, DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
+use crate::analysis::ranges::Ranges;
 use crate::analysis::scene::is_out_of_memory;
-use crate::analysis::space::Ranges;
 
 /// Reads the file once more, while the records of the journal are read.
 struct Entries<'a> {

@@ -17,8 +17,8 @@ use journal::reader::{Journal, TensorFile};
 
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::origins::FIRST_OF_TORCH;
+use crate::analysis::ranges::Ranges;
 use crate::analysis::scene::is_out_of_memory;
-use crate::analysis::space::Ranges;
 
 pub use merged::Merged;
 
