@@ -3,13 +3,9 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::io;
-use std::mem::{size_of, zeroed};
-use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::descriptor::result;
 use crate::file::names_in;
 use crate::text::is_hidden;
 use crate::uuid::uuid_bytes;
@@ -107,17 +103,6 @@ pub fn outermost_pid() -> Option<u32> {
         .find_map(|line| line.strip_prefix(b"NSpid:"))?;
     let first = line.split(u8::is_ascii_whitespace).find(|field| !field.is_empty())?;
     std::str::from_utf8(first).ok()?.parse().ok()
-}
-
-/// The process at the other end of a connected Unix socket, and its user. The kernel says so, not the peer.
-pub fn peer_of(socket: RawFd) -> io::Result<libc::ucred> {
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut who: libc::ucred = unsafe { zeroed() };
-    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, option, out) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
-    // SAFETY: both pointers are to variables of this frame, of the size that the call is told.
-    result(unsafe { libc::getsockopt(socket, level, option, out, &mut size) })?;
-    Ok(who)
 }
 
 pub fn effective_user() -> u32 {

@@ -18,6 +18,7 @@ pub mod process;
 pub mod say;
 pub mod shortage;
 pub mod signals;
+pub mod sockets;
 pub mod stats;
 pub mod sync;
 pub mod text;

@@ -3,7 +3,6 @@
 
 use std::fs::{DirEntry, File};
 use std::io;
-use std::mem::{offset_of, size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,6 +13,7 @@ use std::time::Duration;
 
 use base::descriptor::result;
 use base::identity::effective_user;
+use base::sockets::address_of;
 
 use crate::format::EXTENSION;
 
@@ -107,16 +107,7 @@ pub fn journals_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Connects to a socket. Waits at most so long for the other end, also for each later read and write.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    let name = path.as_os_str().as_bytes();
-    if name.len() >= address.sun_path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (letter, &byte) in address.sun_path.iter_mut().zip(name) {
-        *letter = byte as libc::c_char;
-    }
+    let (address, length) = address_of(path.as_os_str().as_bytes())?;
     // SAFETY: the call takes numbers, and nothing else owns the descriptor that it makes.
     let stream = unsafe {
         let made = result(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
@@ -124,10 +115,7 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     };
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let length = offset_of!(libc::sockaddr_un, sun_path) + name.len() + 1;
-    debug_assert!(length <= size_of::<libc::sockaddr_un>());
-    let pointer = (&raw const address).cast();
     // SAFETY: the address outlives the call and has the length that the call is told.
-    result(unsafe { libc::connect(stream.as_raw_fd(), pointer, length as libc::socklen_t) })?;
+    result(unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length) })?;
     Ok(stream)
 }

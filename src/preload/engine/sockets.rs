@@ -1,11 +1,11 @@
 //! Unix sockets of the library: how they are made, and who is at the other end.
 
-use std::mem::{offset_of, zeroed};
 use std::os::unix::fs::MetadataExt;
 use std::{fs, io, ptr};
 
 use base::descriptor::{Descriptor, result};
-use base::identity::{effective_user, peer_of};
+use base::identity::effective_user;
+use base::sockets::{address_of, peer_of};
 
 /// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
 pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -19,23 +19,6 @@ pub fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
             return Err(problem);
         }
     }
-}
-
-/// The address of this name: a path, or after a NUL a name in the abstract namespace.
-fn address_of(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: in this plain C structure zero is a value of every field.
-    let mut address: libc::sockaddr_un = unsafe { zeroed() };
-    if name.len() >= address.sun_path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (character, &byte) in address.sun_path.iter_mut().zip(name) {
-        *character = byte as libc::c_char;
-    }
-    // A path ends with a NUL.
-    let end = usize::from(!name.starts_with(b"\0"));
-    let length = offset_of!(libc::sockaddr_un, sun_path) + name.len() + end;
-    Ok((address, length as libc::socklen_t))
 }
 
 pub fn socket(kind: libc::c_int) -> io::Result<Descriptor> {

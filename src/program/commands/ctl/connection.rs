@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::control::{FOLDERS, folder_in, is_socket_of};
-use base::identity::{effective_user, peer_of};
+use base::identity::effective_user;
+use base::sockets::peer_of;
 use base::text::shown;
 use journal::reader::plain;
 use serde_json::Value;
