@@ -91,17 +91,17 @@ pub struct DriverScope {
 /// Enters a driver function. `None` inside another driver function of ours.
 #[inline]
 pub fn driver(api: Api) -> Option<DriverScope> {
-    enter(api, || Some(Uncancelled::begin()))
+    enter(api, true)
 }
 
 /// As `driver`, for a request for a tensor and its free: the thread can be cancelled.
 #[inline]
 pub fn tensor(api: Api) -> Option<DriverScope> {
-    enter(api, || None)
+    enter(api, false)
 }
 
 #[inline]
-fn enter(api: Api, uncancelled: impl FnOnce() -> Option<Uncancelled>) -> Option<DriverScope> {
+fn enter(api: Api, is_uncancelled: bool) -> Option<DriverScope> {
     let current = OfThisThread::find();
     let before = current.cell().get();
     if before.in_driver {
@@ -114,7 +114,7 @@ fn enter(api: Api, uncancelled: impl FnOnce() -> Option<Uncancelled>) -> Option<
     Some(DriverScope {
         current,
         api: before.runtime.unwrap_or(api),
-        _uncancelled: if before.runtime.is_none() { uncancelled() } else { None },
+        _uncancelled: (is_uncancelled && before.runtime.is_none()).then(Uncancelled::begin),
     })
 }
 

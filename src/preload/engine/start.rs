@@ -17,6 +17,7 @@ use super::call::{holders, ipc};
 use super::control::socket::{self, Socket};
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
+use super::scope::DriverScope;
 use super::state::State;
 use super::state::guards::Guards;
 use super::state::host::Host;
@@ -250,36 +251,32 @@ impl Engine {
     }
 }
 
+fn call(engine: &'static Engine, scope: DriverScope) -> Call {
+    Call {
+        engine,
+        scope,
+        stream: Cell::new(None),
+    }
+}
+
 /// Enters a driver function. `None` if the library stays out: it is inert in this process, or the next layer makes the
 /// call while it serves a call of ours, which is counted already.
 pub fn enter(api: Api) -> Option<Call> {
     let scope = scope::driver(api)?;
-    Some(Call {
-        engine: process::engine(at_fork, start)?,
-        scope,
-        stream: Cell::new(None),
-    })
+    Some(call(process::engine(at_fork, start)?, scope))
 }
 
 /// As `enter`, for functions that concern only memory that is booked already: they start no engine.
 pub fn enter_running(api: Api) -> Option<Call> {
     let engine = process::running()?;
-    Some(Call {
-        engine,
-        scope: scope::driver(api)?,
-        stream: Cell::new(None),
-    })
+    Some(call(engine, scope::driver(api)?))
 }
 
 /// As `enter`, for a request for a tensor (`scope::tensor`).
 #[inline]
 pub fn enter_for_tensor(api: Api) -> Option<Call> {
     let scope = scope::tensor(api)?;
-    Some(Call {
-        engine: process::running().or_else(start_uncancelled)?,
-        scope,
-        stream: Cell::new(None),
-    })
+    Some(call(process::running().or_else(start_uncancelled)?, scope))
 }
 
 #[cold]
@@ -292,11 +289,7 @@ fn start_uncancelled() -> Option<&'static Engine> {
 #[inline]
 pub fn enter_for_free_of_tensor(api: Api) -> Option<Call> {
     let engine = process::running()?;
-    Some(Call {
-        engine,
-        scope: scope::tensor(api)?,
-        stream: Cell::new(None),
-    })
+    Some(call(engine, scope::tensor(api)?))
 }
 
 /// As `enter`, for questions whose answers a limit changes: without a limit they start no engine.

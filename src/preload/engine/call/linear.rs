@@ -14,6 +14,7 @@ use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::next;
 use base::api::Class;
+use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError, check};
 use base::mutant;
 use journal::writer::Claim;
@@ -238,6 +239,7 @@ impl Call {
     /// of work that failed, the block is free in the books, as after a call that "may also return error codes from
     /// previous, asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
     fn finish_free(&self, pool: &'static Pool, unfinished: Unfinished) -> CudaResult {
+        let _uncancelled = Uncancelled::begin();
         // The driver's pools give memory back when a thread waits.
         let waited = Waited::Context(Some(pool.location.device));
         self.wait(waited, || pool.finish(unfinished))

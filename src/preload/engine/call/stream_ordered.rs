@@ -15,7 +15,6 @@ use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemoryPool, CUstream, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cancellation::Uncancelled;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use journal::writer::Claim;
 use quota::Refusal;
@@ -83,7 +82,6 @@ impl Call {
 
     /// Runs `ask`, which waits for work, then books what pools have reserved that the wait can have changed.
     pub(super) fn wait(&self, waited: Waited, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let _uncancelled = Uncancelled::begin();
         ask()?;
         let engine = self.engine;
         engine.stream_ordered.waited(engine.state, self.api(), waited);
