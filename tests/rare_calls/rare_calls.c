@@ -12,6 +12,7 @@
  *   rare_calls refused     frees a block; each way to wait for the work of the context fails once
  *   rare_calls ordered     frees blocks by cuMemFreeAsync; the device has room for one block at a time
  *   rare_calls cancelled   cancels a thread, which allocates and frees before its own cancellation point */
+#include "cancelled.h"
 #include "delayed.h"
 #include <pthread.h>
 
@@ -280,32 +281,22 @@ static void ordered(void)
     THAT(simgpu_hazards() == 0);
 }
 
-static bool went_through;
-
-static void *is_cancelled(void *unused)
+static void calls_of_a_cancelled_thread(void)
 {
     CUdeviceptr ordered, block, refused;
     CHECK(cuCtxSetCurrent(context));
-    CHECK(pthread_cancel(pthread_self()));
     CHECK(cuMemAllocAsync(&ordered, MIB, NULL));
     CHECK(cuMemAlloc_v2(&block, 5 * MIB));
     EXPECT(cuMemAlloc_v2(&refused, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(cuMemFree_v2(block));
     CHECK(cuMemFreeAsync(ordered, NULL));
-    went_through = true;
-    pthread_testcancel();
-    return unused;
 }
 
 static void cancelled(void)
 {
-    pthread_t thread;
-    void *end = NULL;
     CUdeviceptr block;
     begin();
-    pthread_create(&thread, NULL, is_cancelled, NULL);
-    pthread_join(thread, &end);
-    THAT(went_through && end == PTHREAD_CANCELED);
+    cancelled_during(calls_of_a_cancelled_thread);
     CHECK(cuMemAlloc_v2(&block, 5 * MIB));
     CHECK(cuMemFree_v2(block));
 }

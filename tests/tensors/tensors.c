@@ -11,6 +11,7 @@
  *   tensors refused     asks for more than the device has, with the library that LIBC10 names loaded
  *   tensors cancelled   a thread that was cancelled already allocates, frees, is refused and captures
  *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
+#include "cancelled.h"
 #include "delayed.h"
 #include "random.h"
 #include <pthread.h>
@@ -323,16 +324,13 @@ static void steps(void)
 
 /* ---- cancelled */
 
-static bool went_through;
-
-static void *is_cancelled(void *unused)
+static void calls_of_a_cancelled_thread(void)
 {
     CUstream streams[3] = {NULL, NULL, (CUstream)2 /* the default stream of the thread */};
     CUdeviceptr blocks[64] = {0};
     size_t sizes[64];
     CUgraph graph;
     uint64_t seed = 7;
-    CHECK(pthread_cancel(pthread_self()));
     sizes[0] = MIB, blocks[0] = obtain(MIB, NULL); /* the library begins here */
     begin();
     CHECK(cuStreamCreate(&streams[1], 1 /* non-blocking */));
@@ -349,19 +347,12 @@ static void *is_cancelled(void *unused)
     CHECK(cuStreamBeginCapture_v2(streams[1], 2 /* relaxed */));
     give_back(obtain(MIB, streams[1]), MIB, streams[1]);
     CHECK(cuStreamEndCapture(streams[1], &graph));
-    went_through = true;
-    pthread_testcancel();
-    return unused;
 }
 
 static void cancelled(void)
 {
-    pthread_t thread;
-    void *end = NULL;
     CHECK(cuInit(0));
-    pthread_create(&thread, NULL, is_cancelled, NULL);
-    pthread_join(thread, &end);
-    THAT(went_through && end == PTHREAD_CANCELED);
+    cancelled_during(calls_of_a_cancelled_thread);
     give_back(obtain(MIB, NULL), MIB, NULL);
 }
 
