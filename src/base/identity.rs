@@ -138,8 +138,8 @@ pub fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// Makes `name` fit for a file name: at most 64 characters and 128 bytes, no dot in front, and an underscore in place of each
-/// character that is blank, hidden, or of ASCII no letter, digit, dot or dash. `host` if nothing is left.
+/// Makes `name` fit for a file name: at most 64 characters and 128 bytes, and no dot in front. An underscore stands for each
+/// blank or hidden character, and for ASCII other than letters, digits, dots, dashes and underscores. `host` if nothing is left.
 pub fn for_file_name(name: &str) -> String {
     let is_plain = |letter: char| match letter.is_ascii() {
         true => letter.is_ascii_alphanumeric() || "-_.".contains(letter),
