@@ -43,8 +43,6 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     journals
 }
 
-const NONE_HERE: &str = "no journal here: a process writes one once it uses CUDA, and a job without CUDA leaves none. Give a folder or a \
-                         file, or start the job with vramshim run in this folder";
 const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
 
 /// The journal at `path`, or the only one in the folder `path`. `Err` if it has none or several.
@@ -82,7 +80,12 @@ pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
     let is_newest = |path: &&PathBuf| path.as_os_str() == "newest" && !path.exists();
     let mut named: Vec<PathBuf> = paths.iter().filter(|path| !is_newest(path)).cloned().collect();
     if paths.is_empty() || named.len() < paths.len() {
-        let newest = newest().ok_or_else(|| Failure::failed(NONE_HERE))?;
+        let none = || {
+            format!(
+                "no journal here: {WRITES}. Give a folder or a file, or start the job with vramshim run in this folder"
+            )
+        };
+        let newest = newest().ok_or_else(|| Failure::failed(none()))?;
         named.push(match newest.parent() {
             Some(folder) if !one && folder != Path::new(".") => folder.to_owned(),
             _ => newest,

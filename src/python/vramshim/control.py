@@ -115,9 +115,10 @@ def journal_path():
 def mark(text):
     """Names this moment in the journal, for example "epoch 3". Returns whether the library is in this process: without it
     a script with marks runs as before."""
-    if is_loaded():
+    is_here = is_loaded()
+    if is_here:
         _function("vramshim_mark", None, ctypes.c_char_p)(text.encode())
-    return is_loaded()
+    return is_here
 
 
 def dump(path):

@@ -69,10 +69,10 @@ impl Entries<'_> {
     fn next(&mut self) -> io::Result<Option<Told>> {
         while let Some(line) = self.file.next_line()? {
             if let TensorLine::Event { time_us, device, event } = line {
-                let time_ns = self.tensors.time_ns(time_us);
+                let mut time_ns = self.tensors.time_ns(time_us);
                 if self.tensors.snapshots {
-                    self.last_ns = self.last_ns.max(time_ns);
-                    return Ok(Some((self.last_ns, time_us, device, event)));
+                    time_ns = time_ns.max(self.last_ns);
+                    self.last_ns = time_ns;
                 }
                 return Ok(Some((time_ns, time_us, device, event)));
             }

@@ -60,8 +60,8 @@ struct FailedTensor {
     size: u64,
     /// `Record.stack`
     stack: u32,
-    /// When the snapshot that was taken of it ended, in microseconds since 1970; 0 if there is none.
-    shown_us: u64,
+    /// When the snapshot that was taken of it ended, in microseconds since 1970; `None` if none was.
+    shown_us: Option<u64>,
 }
 
 const SAME_FAILURE_US: u64 = 1_000_000;
@@ -135,7 +135,7 @@ impl Tensors {
         let Some(mut file) = TensorFile::open(&path)? else {
             return Ok(None);
         };
-        // Whoever names tensors reads the stacks (`stacks`).
+        // `stacks` reads them, for a view that names tensors.
         file.reads_stacks = false;
         let mut tensors = Tensors {
             path,
@@ -183,7 +183,7 @@ impl Tensors {
                         at: (device, time_us),
                         size,
                         stack: of_torch(stack),
-                        shown_us: 0,
+                        shown_us: None,
                     }),
                     _ => {}
                 },
@@ -195,12 +195,9 @@ impl Tensors {
                     (tensors.until_us, tensors.recorded, tensors.lost) = (time_us, recorded, lost);
                     if file.snapshots {
                         tensors.taken_us.push(time_us);
-                        let fresh = tensors
-                            .failures
-                            .iter_mut()
-                            .rev()
-                            .take_while(|failed| failed.shown_us == 0);
-                        fresh.for_each(|failed| failed.shown_us = time_us);
+                        let latest = tensors.failures.iter_mut().rev();
+                        let fresh = latest.take_while(|failed| failed.shown_us.is_none());
+                        fresh.for_each(|failed| failed.shown_us = Some(time_us));
                     }
                 }
                 TensorLine::Setting { name, value } => tensors.settings.push((name, value)),
@@ -356,11 +353,12 @@ impl Tensors {
                     self.failed.push(failed);
                     let next = self.failures.partition_point(|told| told.at < failed);
                     let told = self.failures.get(next).filter(|_| self.snapshots);
-                    if let Some(told) = told.filter(|told| is_same_failure(told.at, failed)) {
+                    let told = told.filter(|told| is_same_failure(told.at, failed));
+                    if let Some(shown_us) = told.and_then(|told| told.shown_us) {
                         // It shows what lived at the last failure, and at those before it since PyTorch obtained something.
                         let just_before = record.time_ns.saturating_sub(1);
                         let since_ns = obtained_ns.get(&record.device).copied().unwrap_or(0);
-                        let at_ns = self.at_failures.entry(told.shown_us).or_insert(just_before);
+                        let at_ns = self.at_failures.entry(shown_us).or_insert(just_before);
                         if *at_ns < since_ns {
                             *at_ns = just_before;
                         }
