@@ -8,12 +8,16 @@ use std::path::Path;
 /// The longest name of a file that is shown, in characters: as long as the kernel lets a path be (PATH_MAX).
 const LONGEST_NAME: usize = 4096;
 
-/// Whether a terminal acts on this character, or shows nothing of it: control characters, those that change the direction
-/// of writing, and those of no width.
+/// Whether a terminal acts on this character, or shows nothing of it: control characters, those that end a line or change
+/// the direction of writing, and what Unicode calls default ignorable (`Default_Ignorable_Code_Point` in
+/// DerivedCoreProperties.txt), with the empty pattern of Braille.
 pub fn is_hidden(c: char) -> bool {
-    let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    c.is_control() || is_format
+    let is_ignorable = matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
+    let is_format = matches!(c, '\u{2028}'..='\u{2029}' | '\u{2800}' | '\u{fff9}'..='\u{fffb}');
+    c.is_control() || is_ignorable || is_format
 }
 
 /// Text on one line: white space is a blank, other characters that are hidden are replaced, and the text is cut to `most`

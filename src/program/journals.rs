@@ -1,6 +1,7 @@
 //! Finds the journals that a command's arguments name, and reads long journals with a progress bar.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
@@ -67,9 +68,14 @@ pub fn only(path: &Path) -> Result<PathBuf, Failure> {
 /// The newest journal in `VRAMSHIM_DIR`, in the working folder, and in the folders `vramshim-*` there.
 fn newest() -> Option<PathBuf> {
     let folders = places();
-    let journals = folders
-        .iter()
-        .flat_map(|folder| journals_in(folder).unwrap_or_default());
+    let journals = folders.iter().flat_map(|folder| {
+        journals_in(folder).unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                say!("{}: not searched for the newest journal: {error}", shown(folder));
+            }
+            Vec::new()
+        })
+    });
     let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
     dated.max().map(|(_, newest)| newest)
 }

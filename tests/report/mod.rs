@@ -15,9 +15,9 @@ use support::{Fields, GIB, Printed, Runs};
 use tempfile::TempDir;
 
 /// The panels, in their order.
-const PANELS: [&str; 12] = [
-    "verdict", "ledger", "trust", "timeline", "holders", "changes", "flame", "space", "ranks", "growth", "events",
-    "about",
+const PANELS: [&str; 13] = [
+    "verdict", "ledger", "trust", "timeline", "holders", "changes", "flame", "space", "ranks", "growth", "replay",
+    "events", "about",
 ];
 
 fn vramshim(arguments: &[&str], folder: &Path) -> Printed {
@@ -123,6 +123,28 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
 }
 
 #[test]
+fn the_page_has_of_each_strategy_what_replay_says() {
+    let folder = TempDir::new().unwrap();
+    job::write(folder.path(), 0).unwrap();
+    let shown = data(folder.path())["processes"][0]["replay"].clone();
+    let mut command = Command::new(support::program());
+    command.args(["replay", "--json", "--device", &shown["device"].to_string()]);
+    let replay = command.arg(folder.path()).printed().ok().json();
+    assert!(replay["strategies"].list().len() > 4, "{replay}");
+    assert_eq!(shown["strategies"].list().len(), replay["strategies"].list().len());
+    for figure in ["device_memory", "peak_live", "at_least"] {
+        assert_eq!(shown[figure], replay[figure], "{figure}");
+    }
+    for of_page in shown["strategies"].list() {
+        let mut played = replay["strategies"].list().iter();
+        let played = played.find(|played| played["name"] == of_page["name"]).unwrap();
+        for figure in ["peak_reserved", "driver_ns", "failed", "not_known"] {
+            assert_eq!(of_page[figure], played[figure], "{figure} of {played}");
+        }
+    }
+}
+
+#[test]
 fn secrets_and_markup_of_the_job_stay_out_of_the_page() {
     let folder = TempDir::new().unwrap();
     let (page, _) = page(folder.path(), 1);
@@ -193,6 +215,10 @@ fn a_long_journal_makes_a_small_page() {
     let device = &data["processes"][0]["devices"][0];
     assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
     assert_eq!(device["peak_ns"].as_u64(), Some(truth.peak_ns));
+    assert!(
+        data["processes"][0]["replay"].is_null(),
+        "its requests are for `vramshim replay`"
+    );
 }
 
 #[test]

@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a live allocation costs in the ledger, in bytes: itself, its place, and its addresses. Measured with 2,000,000.
-const COST: u64 = 112;
 /// Bytes. No limit, unless a command sets one.
 static MOST: AtomicU64 = AtomicU64::new(u64::MAX);
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -21,20 +19,28 @@ pub fn is_exceeded() -> bool {
     TAKEN.load(Relaxed) > most()
 }
 
-/// What one ledger has taken.
-#[derive(Default)]
+/// What one table has taken.
+#[derive(Debug, Default)]
 pub struct Charge(u64);
 
 impl Charge {
-    /// The ledger has had so many live allocations at once.
+    /// The table has had so many live allocations at once, which cost so many bytes each.
     #[inline]
-    pub fn for_live(&mut self, count: usize) {
-        let bytes = count as u64 * COST;
+    pub fn for_live(&mut self, count: usize, each: u64) {
+        let bytes = count as u64 * each;
         if bytes > self.0 {
-            let more = (bytes - self.0).next_multiple_of(1 << 20);
+            // Some more than it is, so that few calls change the sum.
+            let more = bytes - self.0 + bytes / 16 + (1 << 12);
             TAKEN.fetch_add(more, Relaxed);
             self.0 += more;
         }
+    }
+}
+
+impl Clone for Charge {
+    fn clone(&self) -> Charge {
+        TAKEN.fetch_add(self.0, Relaxed);
+        Charge(self.0)
     }
 }
 

@@ -137,9 +137,7 @@ impl Job {
                 observer.before(&ledger, &record);
             }
             ledger.apply(&record);
-            if budget::is_exceeded() {
-                return Err(LoadError::OverBudget(path.to_owned(), budget::most()));
-            }
+            check_budget(path)?;
             for observer in observers.iter_mut() {
                 observer.after(&ledger, &record);
             }
@@ -301,6 +299,15 @@ impl Job {
     pub fn title(&self) -> String {
         title(&self.header)
     }
+}
+
+/// An error if what is kept of journals by now is more than `--max-memory`.
+#[inline]
+pub fn check_budget(path: &Path) -> Result<(), LoadError> {
+    if budget::is_exceeded() {
+        return Err(LoadError::OverBudget(path.to_owned(), budget::most()));
+    }
+    Ok(())
 }
 
 /// A name for the job with this header that a person recognises.

@@ -231,10 +231,10 @@ impl Ledger {
         self.last_device
     }
 
-    /// Gives the memory of the live allocations back. Sums and peaks stay.
-    pub fn forget_live(&mut self) {
-        self.live = Table::default();
+    /// The live allocations in no order, of which the ledger keeps none. Sums and peaks stay.
+    pub fn take_live(&mut self) -> Vec<Live> {
         self.end();
+        std::mem::take(&mut self.live).live
     }
 
     /// No further record comes: gives back the memory that only another one would need.
@@ -401,6 +401,9 @@ impl Ledger {
 
 type Key = (NameSpace, u64);
 
+/// What a live allocation costs, in bytes: itself, its place, and its addresses. Measured with 2,000,000.
+const COST: u64 = 112;
+
 fn key(of: &Allocation) -> Key {
     (NameSpace::of(of.class.number()), of.address)
 }
@@ -444,7 +447,7 @@ impl Table {
     fn insert(&mut self, live: Live) {
         let place = self.live.len() as u32;
         self.live.push(live);
-        self.charge.for_live(self.live.len());
+        self.charge.for_live(self.live.len(), COST);
         let (hasher, live) = (&self.hasher, &self.live);
         let hash = |&place: &u32| hasher.hash_one(Table::key(&live[place as usize]));
         self.places.insert_unique(hash(&place), place, hash);

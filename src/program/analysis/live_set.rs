@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use journal::format::{Event, MarkKind, Record};
 
+use super::budget::Charge;
 use super::came::Came;
 use super::device_ledger::{DeviceLedger, Live};
 use super::job::Observer;
@@ -105,6 +106,7 @@ pub struct DeviceSet {
     pub graphs: u64,
     /// The live allocations that count towards the device, in the order of their times.
     pub live: Vec<Live>,
+    _charge: Charge,
 }
 
 /// A job at a moment: the host and each device that it used, in the order of their numbers.
@@ -162,6 +164,9 @@ pub fn by_name(holders: Vec<Holder>, name: impl Fn(&Holder) -> String) -> Vec<Na
     names
 }
 
+/// What a live allocation costs in a set, in bytes.
+const EACH: u64 = size_of::<Live>() as u64;
+
 /// The place of a record among all others: time and slot.
 type Place = (u64, u64);
 
@@ -170,8 +175,9 @@ type Place = (u64, u64);
 struct Caught {
     place: Place,
     figures: DeviceSet,
-    /// What was live then and has gone since; at last also what is still there.
+    /// What was live then and has gone since.
     live: Vec<Live>,
+    charge: Charge,
 }
 
 struct Catch {
@@ -200,14 +206,24 @@ impl Catcher {
         }
     }
 
-    /// What was live at one of the moments.
-    pub fn at(mut self, moment: Moment, ledger: &Ledger) -> Option<LiveSet> {
+    /// What was live at one of the moments. The ledger gives its live allocations away, so that each is there once.
+    pub fn take(mut self, moment: Moment, ledger: &mut Ledger) -> Option<LiveSet> {
         self.catches.retain(|catch| catch.moment == moment);
-        self.finish(ledger).pop().flatten()
+        self.end(ledger);
+        let catch = self.catches.pop().filter(|catch| catch.came)?;
+        Some(catch.live_set(ledger.take_live()))
     }
 
     /// What was live at each moment, in the order in which the moments were given.
     pub fn finish(mut self, ledger: &Ledger) -> Vec<Option<LiveSet>> {
+        self.end(ledger);
+        let all = || ledger.live_unsorted().copied().collect();
+        let catches = self.catches.into_iter();
+        catches.map(|catch| catch.came.then(|| catch.live_set(all()))).collect()
+    }
+
+    /// No record comes any more, so the moments that did not come are now.
+    fn end(&mut self, ledger: &Ledger) {
         let last = self.last;
         for catch in &mut self.catches {
             match catch.moment {
@@ -216,10 +232,6 @@ impl Catcher {
                 _ => {}
             }
         }
-        let catches = self.catches.into_iter();
-        catches
-            .map(|catch| catch.came.then(|| catch.live_set(ledger)))
-            .collect()
     }
 }
 
@@ -287,20 +299,32 @@ impl Catch {
             && (live.time_ns, live.slot) <= caught.place
         {
             caught.live.push(*live);
+            caught.charge.for_live(caught.live.len(), EACH);
         }
     }
 
-    fn live_set(mut self, ledger: &Ledger) -> LiveSet {
-        for caught in self.devices.values_mut() {
-            caught.live.reserve_exact(ledger.count_live());
-        }
-        ledger.live_unsorted().for_each(|live| self.keep(live));
-        let devices = self.devices.into_values().map(|caught| {
-            let mut set = caught.figures;
-            set.live = caught.live;
-            set.live.retain(Live::counts);
-            set.live.sort_unstable_by_key(|live| (live.time_ns, live.slot));
-            set
+    /// `still`: what is live at last.
+    fn live_set(self, mut still: Vec<Live>) -> LiveSet {
+        let mut devices = self.devices.len();
+        let devices = self.devices.into_iter().map(|(device, caught)| {
+            devices -= 1;
+            // The last device keeps the list itself, which may be long.
+            let mut live = if devices == 0 {
+                std::mem::take(&mut still)
+            } else {
+                still.extract_if(.., |live| live.device == device).collect()
+            };
+            live.retain(|live| live.device == device && (live.time_ns, live.slot) <= caught.place);
+            live.extend(caught.live);
+            live.retain(Live::counts);
+            live.sort_unstable_by_key(|live| (live.time_ns, live.slot));
+            let mut charge = caught.charge;
+            charge.for_live(live.len(), EACH);
+            DeviceSet {
+                live,
+                _charge: charge,
+                ..caught.figures
+            }
         });
         LiveSet {
             devices: devices.collect(),
@@ -320,7 +344,7 @@ impl Caught {
             reserved: ledger.all.reserved.current,
             free_inside: ledger.free_bytes(),
             graphs: ledger.graphs(),
-            live: Vec::new(),
+            ..DeviceSet::default()
         };
     }
 }

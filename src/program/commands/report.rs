@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use clap::Args;
 
+use super::replay::for_report;
 use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
@@ -111,6 +112,9 @@ impl Report {
     }
 }
 
+/// The requests of so many events are played for a page, so that it does not take long. `vramshim replay` plays any number.
+const MOST_PLAYED: u64 = 200_000;
+
 /// Reads the journals, with a progress bar if that takes a while.
 fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
     let bar = progress::reading(0, "");
@@ -119,8 +123,18 @@ fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, 
         bar.set_length(all);
         bar.set_position(done);
     });
+    let mut report = report?;
+    let mut left = MOST_PLAYED;
+    for process in &mut report.processes {
+        let events = process.events.in_all;
+        if let Some(device) = process.device.filter(|_| events <= left) {
+            left -= events;
+            bar.set_message("playing the requests through the strategies");
+            process.replay = for_report(&process.journal, device);
+        }
+    }
     bar.finish_and_clear();
-    report
+    Ok(report)
 }
 
 /// Writes the page beside its place first, so that no half of a page is ever there.

@@ -2,6 +2,7 @@
 //! journal began. Lists of many numbers are differences (`columns`).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -59,6 +60,35 @@ pub struct Process {
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<Space>,
+    /// The journal, and the device whose requests are worth a replay: that of the failure, or else the one with most live bytes.
+    #[serde(skip)]
+    pub journal: PathBuf,
+    #[serde(skip)]
+    pub device: Option<i16>,
+    /// What each strategy would have needed; `None` if the requests were not played.
+    pub replay: Option<Replay>,
+}
+
+/// The requests of one device, played through each strategy (`vramshim replay`).
+#[derive(Debug, Serialize)]
+pub struct Replay {
+    pub device: i16,
+    pub device_memory: u64,
+    pub peak_live: u64,
+    /// The job would have gone on, or had memory that was not played: figures are at least what a strategy needs.
+    pub at_least: bool,
+    pub strategies: Vec<Played>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Played {
+    pub name: &'static str,
+    /// Why nothing is known of the strategy; the other fields are then null.
+    pub not_known: Option<&'static str>,
+    pub peak_reserved: Option<u64>,
+    pub driver_ns: Option<u64>,
+    /// How many requests failed.
+    pub failed: Option<u64>,
 }
 
 /// A failed call; repetitions of the same request count once.

@@ -16,7 +16,7 @@ use super::data::Report;
 const FRAME: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
 /// In the order in which they run. They share one scope.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("page/base.js"),
     include_str!("page/data.js"),
     include_str!("page/state.js"),
@@ -26,6 +26,7 @@ const SCRIPTS: [&str; 12] = [
     include_str!("page/flame.js"),
     include_str!("page/space.js"),
     include_str!("page/ranks.js"),
+    include_str!("page/replay.js"),
     include_str!("page/events.js"),
     include_str!("page/about.js"),
     include_str!("page/start.js"),

@@ -15,6 +15,6 @@ mod read_process;
 mod shown_verdict;
 mod space;
 
-pub use data::Report;
+pub use data::{Played, Replay, Report};
 pub use gather::gather;
 pub use html::{is_report, write};

@@ -111,7 +111,7 @@ pub fn read(
         first_ns: None,
     };
     let mut job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
-    job.ledger.forget_live();
+    drop(job.ledger.take_live());
     let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
     let mut at_failure = match &job.finding().failure {
         Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {
@@ -137,7 +137,9 @@ pub fn read(
         kind: mark_name(kind),
     });
     let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
-    let peaks = devices.filter_map(|(_, timeline)| timeline.live.peak());
+    let peaks = devices.filter_map(|(&device, timeline)| Some((timeline.live.peak()?.bytes, device)));
+    let highest = peaks.max();
+    let failure = answer.finding.failure.as_ref().map(|failure| &failure.scene);
     Ok(Process {
         pid: job.header.pid,
         rank: rank(&job.header),
@@ -145,8 +147,11 @@ pub fn read(
         started_unix_ns: job.header.wall_start_ns,
         ended_by_failure: answer.finding.fatal,
         duration_ns: job.duration_ns,
-        failed_ns: answer.finding.failure.as_ref().map(|failure| failure.scene.time_ns),
-        peak_bytes: peaks.map(|peak| peak.bytes).max().unwrap_or(0),
+        failed_ns: failure.map(|scene| scene.time_ns),
+        peak_bytes: highest.map_or(0, |(bytes, _)| bytes),
+        journal: path.to_owned(),
+        device: failure.map(|scene| scene.device).or(highest.map(|(_, device)| device)),
+        replay: None,
         marks: marks.collect(),
         about: about(
             &answer,

@@ -193,7 +193,7 @@ fn two_million_live_blocks_take_little_memory() {
     for (arguments, mebibytes) in [
         (&["inspect", path][..], 256),
         (&["report", path, "--json"], 256),
-        (&["why", path], 384),
+        (&["why", path], 256),
         (&["serve", "--once", "--dir", folder.path().to_str().unwrap()], 64),
     ] {
         let limited = format!("ulimit -d {}; exec \"$0\" \"$@\"", mebibytes << 10);
@@ -204,5 +204,47 @@ fn two_million_live_blocks_take_little_memory() {
             .args(arguments)
             .printed();
         assert_eq!(seen.code, Some(0), "{arguments:?} in {mebibytes} MiB: {}", seen.said);
+    }
+}
+
+/// What does not fit is named, and the others are read. What a moment keeps of freed blocks counts as live ones do.
+#[test]
+fn a_journal_beyond_max_memory_is_named_and_the_others_are_read() {
+    const BLOCKS: u64 = 10_000;
+    const OTHERS: u32 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    for pid in 100..100 + OTHERS {
+        let mut made = Made::new(folder.path(), pid, 0).unwrap();
+        made.alloc(0, 512, 0).unwrap();
+        made.end(Some(0)).unwrap();
+    }
+    let mut made = Made::new(folder.path(), 999, 0).unwrap();
+    let blocks: Vec<u64> = (0..BLOCKS).map(|_| made.alloc(0, 512, 0).unwrap()).collect();
+    for block in blocks {
+        made.free(0, block, 512).unwrap();
+    }
+    let large = made.end(Some(0)).unwrap();
+    let (all, large) = (folder.path().to_str().unwrap(), large.to_str().unwrap());
+    let read = |arguments: &[&str]| Command::new(support::program()).args(arguments).printed();
+    for (arguments, processes) in [
+        (["inspect", all, "--json", "--max-memory", "1700KiB"], OTHERS),
+        (["inspect", all, "--json", "--max-memory", "3MiB"], OTHERS + 1),
+        (["inspect", large, "--json", "--max-memory", "1500KiB"], 1),
+        (["why", large, "--json", "--max-memory", "1500KiB"], 0),
+        (["why", large, "--json", "--max-memory", "2MiB"], 1),
+    ] {
+        let seen = read(&arguments);
+        let is_left_out = seen.said.contains("--max-memory") && seen.said.contains("999-1.vraj");
+        let shown: serde_json::Value = serde_json::from_str(&seen.text).unwrap_or_default();
+        let list = shown["jobs"].as_array().or(shown["processes"].as_array());
+        let read = list.map_or(0, Vec::len) as u32;
+        let wants_all = processes == OTHERS + 1 || processes == 1;
+        assert_eq!(
+            (read, !is_left_out),
+            (processes, wants_all),
+            "{arguments:?}: {}",
+            seen.said
+        );
+        assert_eq!(seen.code, Some(i32::from(!wants_all)), "{arguments:?}");
     }
 }

@@ -82,7 +82,7 @@ impl Inspect {
                 return Read::of(path);
             }
             let mut job = load(path)?;
-            job.ledger.forget_live();
+            drop(job.ledger.take_live());
             Ok(Read::from(job))
         });
         jobs.sort_by_key(|read| (read.job.header.wall_start_ns, read.job.header.pid));

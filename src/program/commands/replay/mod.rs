@@ -1,7 +1,10 @@
 //! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
+mod for_report;
 mod json;
 mod table;
+
+pub use for_report::for_report;
 
 use std::ffi::OsString;
 use std::fmt::Display;

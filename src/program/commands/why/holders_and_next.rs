@@ -32,9 +32,10 @@ fn moment_of(job: &Job, finding: &Finding) -> Moment {
     }
 }
 
-/// What was live at the moment that the verdict of the job is about, of what was caught while the journal was read.
-pub fn set_of(job: &Job, caught: Catcher) -> Option<LiveSet> {
-    caught.at(moment_of(job, &job.finding()), &job.ledger)
+/// What was live at the moment that the verdict of the job is about, of what was caught while the journal was read. The
+/// ledger gives its live allocations away for it.
+pub fn set_of(job: &mut Job, caught: Catcher) -> Option<LiveSet> {
+    caught.take(moment_of(job, &job.finding()), &mut job.ledger)
 }
 
 /// The holders of the device that the verdict is about, `top` of them.

@@ -110,8 +110,7 @@ impl Why {
         let caught = |path: &Path| -> Result<_, LoadError> {
             let mut catcher = Catcher::new(&MOMENTS);
             let mut job = load_with(path, &mut [&mut catcher])?;
-            let set = set_of(&job, catcher);
-            job.ledger.forget_live();
+            let set = set_of(&mut job, catcher);
             Ok((job, set))
         };
         let jobs = load_all(&found, &mut problems, |path| {
@@ -122,7 +121,7 @@ impl Why {
             }
             // Of several journals it is known later which is explained, and then that one is read again.
             let mut job = load(path)?;
-            job.ledger.forget_live();
+            drop(job.ledger.take_live());
             Ok(job)
         });
         if jobs.is_empty() {

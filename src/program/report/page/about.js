@@ -1,4 +1,4 @@
-// Panel 12: the process and its settings, what the terms mean, and the commands that give more.
+// Panel 13: the process and its settings, what the terms mean, and the commands that give more.
 
 const TERMS = [
     ["live", "bytes of allocations that the job has and has not freed, after rounding (the terminal's “allocated”)"],

@@ -1,4 +1,4 @@
-// Panel 11: the events of the range, failures first. Only the rows in sight are in the page.
+// Panel 12: the events of the range, failures first. Only the rows in sight are in the page.
 
 const LINE = 26;
 const listed = { search: "", kind: "", rows: [], current: 0 };

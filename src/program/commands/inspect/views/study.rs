@@ -11,7 +11,7 @@ use super::when::When;
 use crate::analysis::device_ledger::Live;
 use crate::analysis::floors::Growth;
 use crate::analysis::frameless::Frameless;
-use crate::analysis::job::{Job, LoadError, Observer};
+use crate::analysis::job::{Job, LoadError, Observer, check_budget};
 use crate::analysis::labels::Labels;
 use crate::analysis::landmarks::{Landmarks, Mark};
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
@@ -65,6 +65,7 @@ impl Study {
         for set in &mut end.devices {
             set.time_ns = ended_ns(&job);
         }
+        check_budget(path)?;
         Ok(Study {
             journal,
             job,

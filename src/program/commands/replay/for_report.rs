@@ -1,0 +1,36 @@
+//! What each strategy would have needed, as the page of `report` shows it.
+
+use std::path::Path;
+
+use super::{ASSUMED_MEMORY, settings_of};
+use crate::replay::{self, Setup, Trace, play};
+use crate::report::{Played, Replay};
+
+/// Plays the requests of a journal's device; `None` if there are none, or they cannot be played.
+pub fn for_report(journal: &Path, device: i16) -> Option<Replay> {
+    let trace = Trace::load(journal, Some(device)).ok()?;
+    let setup = Setup {
+        settings: settings_of(&trace.environment),
+        device_memory: trace.device_memory.unwrap_or(ASSUMED_MEMORY),
+        prices: Default::default(),
+        lag_ns: 0,
+        repetitions: 1,
+    };
+    let played = |name| {
+        let outcome = play(&trace, name, &setup);
+        Played {
+            name,
+            not_known: trace.not_known(name),
+            peak_reserved: outcome.as_ref().map(|outcome| outcome.peak_reserved),
+            driver_ns: outcome.as_ref().map(|outcome| outcome.bill().driver_ns),
+            failed: outcome.as_ref().map(|outcome| outcome.failed),
+        }
+    };
+    Some(Replay {
+        device,
+        device_memory: setup.device_memory,
+        peak_live: trace.peak_live,
+        at_least: trace.is_at_least(),
+        strategies: replay::strategies().map(played).collect(),
+    })
+}
