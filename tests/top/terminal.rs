@@ -227,7 +227,9 @@ impl Terminal {
 
     /// Waits until `top` ends, and checks that the terminal is as it was.
     pub fn ended(&mut self) -> ExitStatus {
-        let status = self.ended_within(LIMIT, |terminal| drop(terminal.take(Duration::from_millis(20))));
+        let status = self.ended_within(LIMIT, |terminal| {
+            terminal.take(Duration::from_millis(20));
+        });
         self.settle();
         self.assert_restored();
         status

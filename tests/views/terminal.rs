@@ -3,8 +3,8 @@
 use base::api::Api;
 use journal::format::{Device, Event, MarkKind, SurgeShare};
 use journal::writer::About;
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 
 use super::inspect;
 
