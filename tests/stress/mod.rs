@@ -302,8 +302,13 @@ fn an_interrupted_run_ends_its_workers_and_says_what_it_saw() {
 }
 
 fn children_of(parent: u32) -> Vec<String> {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    children.split_ascii_whitespace().map(str::to_owned).collect()
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children = children.collect::<String>();
+    children.split_whitespace().map(str::to_owned).collect()
 }
 
 fn is_alive(process: &String) -> bool {
