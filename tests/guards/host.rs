@@ -44,8 +44,8 @@ fn reservations_and_what_is_small_are_served() {
     for (bound, fault) in [("0", ""), ("", ""), ("much", "not a size"), ("64", "less than 1 MiB")] {
         let said = guarded(&host(), "touch", bound).ok().said;
         let told = format!(
-            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"{bound}\" is {fault}, so no request is refused; give a size such as \
-             256GiB\n"
+            "vramshim host guard: VRAMSHIM_HOST_GUARD=\"{bound}\" is {fault}, so no request is refused; give a size \
+             such as 256GiB\n"
         );
         assert_eq!(said, if fault.is_empty() { "" } else { &told });
     }
@@ -112,7 +112,7 @@ fn programs_of_sanitizers_run_with_the_guard_before_and_behind_the_library() {
         for preload in [format!("{ours}:{guard}"), format!("{guard}:{ours}"), guard.clone()] {
             let mut command = Command::new(&program);
             command.env("LD_PRELOAD", &preload).env("VRAMSHIM_HOST_GUARD", "1GiB");
-            // Its runtime refuses to come after a preloaded library, and does not need to come first for this program.
+            // Its runtime refuses to come after a preloaded library, and need not come first for this program.
             command.env("ASAN_OPTIONS", "verify_asan_link_order=0:allocator_may_return_null=1");
             let told = command.printed().ok().text;
             assert_eq!(told, "4096000 4096000\n", "{sanitizer}, {preload}");

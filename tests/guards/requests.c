@@ -13,8 +13,8 @@
 #define GIB (1ull << 30)
 #define MIB (1ull << 20)
 
-static const char *const ask[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemCreate",
-                                  "cuArrayCreate", "cuMipmappedArrayCreate", "cuMemHostAlloc"};
+static const char *const ask[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
+                                  "cuMemCreate", "cuArrayCreate", "cuMipmappedArrayCreate", "cuMemHostAlloc"};
 static const char *const search[] = {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemPoolTrimTo", "cuMemGetInfo",
                                      "cuCtxSynchronize"};
 

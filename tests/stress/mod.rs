@@ -68,7 +68,8 @@ support::tests! {
     wrong_figures_of_free_memory_are_told =>
         told(faulty("passthrough", "stays", "0"), json!({"kind": "nvml_differs"}), "by cuMemGetInfo");
     // The figures are read as often as others could have moved them.
-    wrong_figures_are_told_of_a_policy => told(faulty("auto_growth", "stays", "0"), json!({"kind": "nvml_differs"}), "");
+    wrong_figures_are_told_of_a_policy =>
+        told(faulty("auto_growth", "stays", "0"), json!({"kind": "nvml_differs"}), "");
     bytes_that_are_handed_out_twice_are_told => told(faulty("passthrough", "overlaps", "200"),
         json!({"kind": "handed_out_twice", "call": "cuMemAlloc"}), "");
     a_driver_that_hangs_is_told => told(faulty("passthrough", "hangs", "200").args(["--timeout", "10s"]),

@@ -17,7 +17,7 @@ fn paced() -> Paced {
     job
 }
 
-/// A view that shows this job alone. Waits until it shows at least so many rows of it: one for each device, if there is room.
+/// A view of this job alone. Waits until it has at least so many rows: one for each device, if there is room.
 fn view_of(job: &Paced, size: (u16, u16), variables: &[(&str, &str)], leads_session: bool, least: usize) -> Terminal {
     let pid = job.pid();
     let arguments = ["--interval", "100ms", &pid.to_string()];
