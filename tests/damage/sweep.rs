@@ -82,9 +82,9 @@ fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
         while random.below(rare) == 0 {
             let at = FIELDS[random.below(FIELDS.len())];
             let length = match at {
-                ..40 => 8,
-                ..48 => 4,
-                ..52 => 2,
+                8..40 => 8,
+                40..48 => 4,
+                48..52 => 2,
                 _ => 1,
             };
             let number = match length {
