@@ -12,42 +12,33 @@ use super::{journal, journal_of, look, run};
 fn records_that_cannot_be_true_are_told_and_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let mut made = Made::new(folder.path(), 70, 0).unwrap();
-    for (device, address, bytes) in [
-        (0, 1 << 40, 4096),
-        (0, 2 << 40, u64::MAX),
-        (0, u64::MAX - 10, 4096),
-        (4095, 3 << 40, 4096),
-    ] {
-        made.alloc_at(device, address, bytes, 0).unwrap();
-    }
+    made.alloc_at(0, 1 << 40, 4096, 0).unwrap();
+    made.alloc_at(0, 2 << 40, u64::MAX, 0).unwrap();
+    made.alloc_at(0, u64::MAX - 10, 4096, 0).unwrap();
+    made.alloc_at(4095, 3 << 40, 4096, 0).unwrap();
     made.fail(1 << 63).unwrap();
     let path = made.end(Some(1)).unwrap();
     let page = look(&path, &["--json"], "impossible").json();
     let job = &page["jobs"][0];
     assert_fields(job, json!({"damaged": 3, "events": 2}), "");
     assert_eq!(job["live"].list().len(), 1);
-    assert_eq!(
-        job["failed"][0]["last_size"],
-        1u64 << 63,
-        "a failed request may be as large as it likes"
-    );
+    // A failed request may be as large as it likes.
+    assert_eq!(job["failed"][0]["last_size"], 1u64 << 63);
     let said = run("why", &path, &[], "impossible").text;
-    assert!(
-        said.starts_with("Damaged journal: ") && said.contains("Damaged: records"),
-        "{said}"
-    );
+    assert!(said.starts_with("Damaged journal: "), "{said}");
+    assert_says(&said, "Damaged: records");
     let out = folder.path().join("out");
-    for (format, partition) in [
-        ("csv", &[][..]),
-        ("perfetto", &[]),
-        ("torch-snapshot", &[]),
-        ("collapsed", &[]),
-        ("parquet", &[]),
-        ("parquet", &["--partition"]),
+    for format in [
+        "csv",
+        "perfetto",
+        "torch-snapshot",
+        "collapsed",
+        "parquet",
+        "parquet --partition",
     ] {
         let _ = fs::remove_file(&out);
-        let arguments = [&["--to", format, "-o", out.to_str().unwrap()], partition].concat();
-        let seen = run("export", &path, &arguments, format);
+        let words = format!("--to {format} -o {}", out.display());
+        let seen = run("export", &path, &words.split(' ').collect::<Vec<_>>(), format);
         assert_eq!(seen.code, Some(0), "{format}: {}", seen.said);
         assert_says(&seen.said, "left out 3 damaged records");
     }

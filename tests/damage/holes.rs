@@ -47,19 +47,17 @@ fn a_journal_of_holes_is_read_soon() {
         }
         for (name, arguments) in COMMANDS {
             let seen = run(name, &path, &with_out(arguments, &out), state);
-            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.text, seen.said);
+            let all = format!("{name} {arguments} of a {state} process: {}{}", seen.text, seen.said);
             assert!(!seen.text.is_empty() || !seen.said.is_empty(), "{all}");
-            let tells = matches!((*name, *arguments), ("inspect" | "why", []) | ("inspect", ["--json"]));
+            let tells = matches!((*name, *arguments), ("inspect" | "why", "") | ("inspect", "--json"));
             let words = "size: hardly any of the file was ever written";
             assert!(!tells || seen.text.contains(words), "{all}");
         }
     }
     let stretched = figures("stretched");
-    assert_eq!(
-        stretched["events"], whole["events"],
-        "the records before the hole are read"
-    );
-    assert_eq!(stretched["damaged"], 64, "so is the noise behind it: {stretched:#}");
+    // The records before the hole are read, and so is the noise behind it.
+    assert_eq!(stretched["events"], whole["events"]);
+    assert_eq!(stretched["damaged"], 64, "{stretched:#}");
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::process::Command;
 
 use support::{AUTO_GROWTH, Finished, Job, PASSTHROUGH, client, library};
 
-const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
-    "GLIBC_2.17"
-} else {
-    "GLIBC_2.2.5"
-};
+/// A flag for layers with a `dlsym` of their own: the version of glibc's.
+pub fn dlsym_version() -> String {
+    let version = if cfg!(target_arch = "aarch64") { "2.17" } else { "2.2.5" };
+    format!("-DDLSYM_VERSION=\"GLIBC_{version}\"")
+}
 
 /// A temporary folder for the programs and libraries that a test compiles.
 struct Stage(tempfile::TempDir);
@@ -49,13 +49,10 @@ impl Stage {
 
     /// Layers that wrap cuMemAlloc, and find the next one by RTLD_NEXT or by a handle.
     fn layers(&self) -> &Self {
-        let flags = format!("-shared -DDLSYM_VERSION=\"{DLSYM_VERSION}\"");
-        self.compile("support/clients/dlsym_layer.c", "libnext.so", &flags);
-        self.compile(
-            "support/clients/dlsym_layer.c",
-            "libhandle.so",
-            &format!("{flags} -DBY_HANDLE"),
-        )
+        let source = "support/clients/dlsym_layer.c";
+        let flags = format!("-shared {}", dlsym_version());
+        self.compile(source, "libnext.so", &flags);
+        self.compile(source, "libhandle.so", &format!("{flags} -DBY_HANDLE"))
     }
 
     fn run(&self, preload: &[&str], arguments: &[&str]) -> Finished {
@@ -74,19 +71,23 @@ impl Stage {
 }
 
 const OURS: &str = "libvramshim.so";
+/// What is said if the job's call reaches a layer behind the library, and the driver behind that.
+const OVER_A_LAYER: [&str; 4] = [
+    "app to libvramshim.so",
+    "layer to libcuda.so.1",
+    "driver allocates",
+    "result 0",
+];
 
 #[test]
 fn rtld_next_sees_the_true_caller() {
     let stage = Stage::new();
+    let of_main = "-rdynamic -DMAIN -Wl,--no-as-needed -L. -lfirst -lsecond -llast";
     for (who, output, flags) in [
         ("last", "liblast.so", "-shared -DLAST"),
         ("second", "libsecond.so", "-shared"),
         ("first", "libfirst.so", "-shared"),
-        (
-            "main",
-            "app",
-            "-rdynamic -DMAIN -Wl,--no-as-needed -L. -lfirst -lsecond -llast",
-        ),
+        ("main", "app", of_main),
     ] {
         stage.compile("dlsym/wrapper.c", output, &format!("-DWHO=\"{who}\" {flags}"));
     }
@@ -110,20 +111,14 @@ fn a_hooked_name_is_ours_through_every_handle() {
     let stage = Stage::new();
     stage.app().driver("libcuda.so.1", "driver");
     let expected = [
-        format!("handle cuMemAlloc_v2: {OURS}, no error"),
-        "handle cuInit: libcuda.so.1, no error".to_owned(),
-        "handle cuMemAllocX: libcuda.so.1, no error".to_owned(),
-        format!("default cuMemAlloc_v2: {OURS}, no error"),
-        format!("next cuMemAlloc_v2: {OURS}, no error"),
-        format!("program cuMemAlloc_v2: {OURS}, no error"),
+        "handle cuMemAlloc_v2: libvramshim.so, no error",
+        "handle cuInit: libcuda.so.1, no error",
+        "handle cuMemAllocX: libcuda.so.1, no error",
+        "default cuMemAlloc_v2: libvramshim.so, no error",
+        "next cuMemAlloc_v2: libvramshim.so, no error",
+        "program cuMemAlloc_v2: libvramshim.so, no error",
     ];
     assert_eq!(stage.lines(&["ours"], &["present"]), expected);
-}
-
-fn chain(expected: &[&str]) -> Vec<String> {
-    let mut lines: Vec<String> = expected.iter().map(|&line| line.to_owned()).collect();
-    lines.push("result 0".to_owned());
-    lines
 }
 
 #[test]
@@ -131,23 +126,15 @@ fn a_layer_stands_where_it_was_put() {
     let stage = Stage::new();
     stage.driver("libcuda.so.1", "driver").layers();
     stage.compile("dlsym/app.c", "app", "-pthread -DLINKED ./libcuda.so.1");
-    for (layer, scene) in [
-        ("libnext.so", "linked"),
-        ("libhandle.so", "linked"),
-        ("libnext.so", "allocate"),
-        ("libhandle.so", "allocate"),
-    ] {
-        let app_to_layer = format!("app to {layer}");
-        assert_eq!(
-            stage.lines(&["ours", layer], &[scene]),
-            chain(&["app to libvramshim.so", "layer to libcuda.so.1", "driver allocates"]),
-            "{layer} behind, {scene}"
-        );
-        assert_eq!(
-            stage.lines(&[layer, "ours"], &[scene]),
-            chain(&[&app_to_layer, "layer to libvramshim.so", "driver allocates"]),
-            "{layer} in front, {scene}"
-        );
+    for layer in ["libnext.so", "libhandle.so"] {
+        for scene in ["linked", "allocate"] {
+            let behind = stage.lines(&["ours", layer], &[scene]);
+            assert_eq!(behind, OVER_A_LAYER, "{layer} behind, {scene}");
+            let in_front = stage.lines(&[layer, "ours"], &[scene]);
+            let to_layer = format!("app to {layer}");
+            let expected = [&*to_layer, "layer to libvramshim.so", "driver allocates", "result 0"];
+            assert_eq!(in_front, expected, "{layer} in front, {scene}");
+        }
     }
 }
 
@@ -155,10 +142,7 @@ fn a_layer_stands_where_it_was_put() {
 fn a_layer_works_with_a_driver_that_only_it_loads() {
     let stage = Stage::new();
     stage.driver("libcuda.so.1", "driver").layers().app();
-    assert_eq!(
-        stage.lines(&["ours", "libhandle.so"], &["allocate"]),
-        chain(&["app to libvramshim.so", "layer to libcuda.so.1", "driver allocates"])
-    );
+    assert_eq!(stage.lines(&["ours", "libhandle.so"], &["allocate"]), OVER_A_LAYER);
 }
 
 #[test]
@@ -166,10 +150,8 @@ fn a_driver_under_another_name_is_the_one_that_is_called() {
     let stage = Stage::new();
     stage.app().driver("libprivate.so", "private");
     let path = stage.path("libprivate.so").display().to_string();
-    assert_eq!(
-        stage.lines(&["ours"], &["allocate", &path]),
-        chain(&["app to libvramshim.so", "private allocates"])
-    );
+    let expected = ["app to libvramshim.so", "private allocates", "result 0"];
+    assert_eq!(stage.lines(&["ours"], &["allocate", &path]), expected);
 }
 
 fn runtime(stage: &Stage, number: u32) {
@@ -201,15 +183,16 @@ fn the_next_layer_decides_whether_a_version_exists() {
 #[test]
 fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_is() {
     let stage = Stage::new();
-    let source = "dlsym/internal.c";
-    stage
-        .compile(source, "libcuda.so.1", "-DDRIVER -shared -Wl,-soname,libcuda.so.1")
-        .compile(
-            source,
+    for (output, flags) in [
+        ("libcuda.so.1", "-DDRIVER -shared -Wl,-soname,libcuda.so.1"),
+        (
             "libcudart.so.12",
             "-DRUNTIME -shared -Wl,-soname,libcudart.so.12 ./libcuda.so.1",
-        )
-        .compile(source, "app", "./libcudart.so.12 ./libcuda.so.1");
+        ),
+        ("app", "./libcudart.so.12 ./libcuda.so.1"),
+    ] {
+        stage.compile("dlsym/internal.c", output, flags);
+    }
     let expected = [
         ("12080 cuCtxSynchronize", OURS, "waits for the current context"),
         ("13000 cuCtxSynchronize", OURS, "waits for a context"),
@@ -220,8 +203,7 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
         ("runtime cuCtxSynchronize", OURS, "waits for the current context"),
     ];
     let expected = expected.map(|(name, home, reached)| [format!("{name}: {home}"), reached.to_owned()]);
-    let expected = expected.concat();
-    assert_eq!(stage.lines(&["ours"], &[]), expected);
+    assert_eq!(stage.lines(&["ours"], &[]), expected.concat());
 }
 
 #[test]
@@ -239,16 +221,10 @@ fn a_runtime_layer_stands_where_it_was_put() {
         ("libhandle.so", "global"),
         ("libhandle.so", "local"),
     ] {
-        assert_eq!(
-            stage.lines(&["ours", layer], &["runtime", scope]),
-            ["layer to libcudart.so.98", "98"],
-            "{layer} behind, {scope}"
-        );
-        assert_eq!(
-            stage.lines(&[layer, "ours"], &["runtime", scope]),
-            ["layer to libvramshim.so", "98"],
-            "{layer} in front, {scope}"
-        );
+        for (order, next) in [(["ours", layer], "libcudart.so.98"), ([layer, "ours"], OURS)] {
+            let told = stage.lines(&order, &["runtime", scope]);
+            assert_eq!(told, [&*format!("layer to {next}"), "98"], "{order:?}, {scope}");
+        }
     }
 }
 
@@ -258,11 +234,8 @@ fn each_handle_leads_to_its_own_runtime() {
     runtime(&stage, 98);
     runtime(&stage, 99);
     for scope in ["local", "global"] {
-        assert_eq!(
-            stage.app().lines(&["ours"], &["handles", scope]),
-            ["98 98", "98 98", "99 99"],
-            "{scope}"
-        );
+        let told = stage.app().lines(&["ours"], &["handles", scope]);
+        assert_eq!(told, ["98 98", "98 98", "99 99"], "{scope}");
     }
 }
 

@@ -61,21 +61,14 @@ fn a_program_under_memory_sanitizer_runs() {
         .current_dir(stage.path(""))
         // Rust's stable compiler has the runtime of MemorySanitizer, and accepts `-Z` with this variable.
         .env("RUSTC_BOOTSTRAP", "1")
-        .args(["--edition=2024", "-O", "-Zsanitizer=memory"])
-        .args([
-            "-Cunsafe-allow-abi-mismatch=sanitizer",
-            "-Clink-arg=scene.o",
-            "-o",
-            "app",
-        ])
+        .args(["--edition=2024", "-O", "-Zsanitizer=memory", "-Clink-arg=scene.o"])
+        .args(["-Cunsafe-allow-abi-mismatch=sanitizer", "-o", "app"])
         .arg(support::root().join("tests/dlsym/msan.rs"))
         .output()
         .expect("the Rust compiler");
     if !compiled.status.success() {
-        return left_out(&format!(
-            "the Rust compiler has no MemorySanitizer: {}",
-            String::from_utf8_lossy(&compiled.stderr)
-        ));
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        return left_out(&format!("the Rust compiler has no MemorySanitizer: {said}"));
     }
     runs_in_both_orders(&stage);
 }

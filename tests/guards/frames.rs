@@ -37,11 +37,8 @@ fn other_text_is_copied_as_it_is() {
 #[test]
 fn functions_and_lines_are_named_after_the_job_has_ended() {
     // The addresses in the file of a program that is not position-independent are those in memory.
-    let fixed = client(
-        "guards/host.c",
-        "guard-host-fixed",
-        &["-rdynamic", "-fno-builtin", "-no-pie"],
-    );
+    let flags = ["-rdynamic", "-fno-builtin", "-no-pie"];
+    let fixed = client("guards/host.c", "guard-host-fixed", &flags);
     for job in [host(), fixed] {
         let folder = log_of(&job);
         let log = folder.path().join("job.log");
@@ -59,11 +56,9 @@ fn functions_and_lines_are_named_after_the_job_has_ended() {
             assert!(text.contains(line), "{line} is missing in {text}");
         }
         let input = fs::File::open(&log).expect("the log");
-        let from_input = Command::new(program())
-            .arg("frames")
-            .stdin(Stdio::from(input))
-            .printed();
-        assert_eq!(from_input.text, text);
+        let mut from_input = Command::new(program());
+        from_input.arg("frames").stdin(Stdio::from(input));
+        assert_eq!(from_input.printed().text, text);
     }
 }
 

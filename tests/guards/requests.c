@@ -14,8 +14,7 @@
 #define MIB (1ull << 20)
 
 static const char *const ask[] = {"cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync",
-                                  "cuMemCreate", "cuArrayCreate", "cuMipmappedArrayCreate",
-                                  "cuMemHostAlloc"};
+                                  "cuMemCreate", "cuArrayCreate", "cuMipmappedArrayCreate", "cuMemHostAlloc"};
 static const char *const search[] = {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemPoolTrimTo", "cuMemGetInfo",
                                      "cuCtxSynchronize"};
 

@@ -51,25 +51,18 @@ fn event(number: u64) -> RawRecord {
 /// The numbers of the events in a journal, in order, and the count of unfinished slots. Checks that each event is whole
 /// and not earlier than the event before it.
 fn numbers(journal: &reader::Journal) -> (Vec<u64>, u64) {
-    let mut records = journal.records();
-    let mut before = 0;
-    let numbers = records
-        .by_ref()
-        .map(|found| {
-            let record = found.unwrap();
-            assert!(record.tid > 0);
-            assert!(record.time_ns >= before);
-            before = record.time_ns;
-            let Event::Alloc(allocation) = record.event else {
-                panic!("{record:?}")
-            };
-            assert_eq!(
-                (record.api, record.device, record.event),
-                (Api::cudaMalloc.into(), 0, numbered(allocation.address))
-            );
-            allocation.address
-        })
-        .collect();
+    let (mut records, mut numbers, mut before) = (journal.records(), Vec::new(), 0);
+    for found in records.by_ref() {
+        let record = found.unwrap();
+        assert!(record.tid > 0 && record.time_ns >= before);
+        before = record.time_ns;
+        assert_eq!((record.api, record.device), (Api::cudaMalloc.into(), 0));
+        let Event::Alloc(Allocation { address, .. }) = record.event else {
+            panic!("{record:?}")
+        };
+        assert_eq!(record.event, numbered(address));
+        numbers.push(address);
+    }
     (numbers, records.unfinished())
 }
 
@@ -159,11 +152,8 @@ fn on_small_disk(folder: &Path) {
     let _ = std::fs::write(&ballast, vec![1; 4 << 20]);
     let error = Journal::create(&options(folder, 1 << 30)).err();
     assert_says(&error.expect("no room for a header").to_string(), "No space left");
-    assert_eq!(
-        journals_in(folder).len(),
-        1,
-        "of a journal that could not be created no file is left"
-    );
+    // Of a journal that could not be created no file is left.
+    assert_eq!(journals_in(folder).len(), 1);
 }
 
 #[test]

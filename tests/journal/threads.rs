@@ -12,10 +12,8 @@ const THREADS: u64 = 4;
 
 /// The slots of the events, in the order of the events.
 fn slots(journal: &Journal) -> Vec<u64> {
-    open(journal.path())
-        .records()
-        .map(|record| record.unwrap().slot)
-        .collect()
+    let journal = open(journal.path());
+    journal.records().map(|record| record.unwrap().slot).collect()
 }
 
 #[test]

@@ -48,12 +48,8 @@ fn a_process_counts_once_in_every_command() {
     let peak = &page["jobs"][0]["devices"][0]["allocated"]["peak"];
     assert_eq!(page["jobs"].list().len(), 1, "{page}");
     assert_eq!(*peak, 300 * MIB, "the whole journal is read");
-    let output = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path());
-    assert!(
-        output.text.trim_end().ends_with(&(300 * MIB).to_string()),
-        "{}",
-        output.text
-    );
+    let text = run(&["export", "--to", "collapsed", "-o", "-", "."], folder.path()).text;
+    assert!(text.trim_end().ends_with(&(300 * MIB).to_string()), "{text}");
 }
 
 #[test]
@@ -64,15 +60,11 @@ fn journals_that_are_named_one_by_one_are_the_same_case() {
     std::os::unix::fs::symlink(name, folder.path().join("link.vraj")).unwrap();
     // Another way to write the same path is no copy, and a link is told.
     let again = format!("./{name}");
+    let of_process = "b.vraj: left out: it is a journal of the same process as ";
+    let of_file = "link.vraj: left out: it is the same file as ";
     for (names, told) in [
-        (
-            &["b.vraj", name][..],
-            "b.vraj: left out: it is a journal of the same process as ",
-        ),
-        (
-            &[name, &again, "link.vraj"],
-            "link.vraj: left out: it is the same file as ",
-        ),
+        (&["b.vraj", name][..], of_process),
+        (&[name, &again, "link.vraj"], of_file),
     ] {
         let output = run(&[&["inspect", "--json"], names].concat(), folder.path());
         assert_eq!(output.json()["jobs"].list().len(), 1, "{}", output.text);

@@ -16,13 +16,8 @@ use support::{Fields, MIB, Printed, Runs, assert_fields, assert_says, vramshim_w
 
 fn vramshim() -> Command {
     let mut command = Command::new(support::program());
-    for variable in [
-        "VRAMSHIM_LIBRARY",
-        "VRAMSHIM_SIMGPU",
-        "VRAMSHIM_STRATEGY",
-        "LD_PRELOAD",
-        "FLAGS_allocator_strategy",
-    ] {
+    let variables = "VRAMSHIM_LIBRARY VRAMSHIM_SIMGPU VRAMSHIM_STRATEGY LD_PRELOAD FLAGS_allocator_strategy";
+    for variable in variables.split(' ') {
         command.env_remove(variable);
     }
     command
@@ -160,15 +155,15 @@ fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
 #[test]
 fn without_a_path_a_command_takes_the_newest_run() {
     let here = tempfile::tempdir().unwrap();
-    let commands = [
-        vec!["inspect"],
-        vec!["inspect", "--leaks", "newest"],
-        vec!["replay", "--strategy", "auto_growth"],
-        vec!["export", "--to", "csv", "-o", "-"],
-        vec!["report", "-o", "-"],
-        vec!["why"],
+    let commands: [&[&str]; 6] = [
+        &["inspect"],
+        &["inspect", "--leaks", "newest"],
+        &["replay", "--strategy", "auto_growth"],
+        &["export", "--to", "csv", "-o", "-"],
+        &["report", "-o", "-"],
+        &["why"],
     ];
-    for command in &commands {
+    for command in commands {
         let none = run(command, here.path());
         assert_eq!(none.code, Some(1), "{command:?}");
         assert_says(&none.said, "no journal here: a process writes one once it uses CUDA");
@@ -180,7 +175,7 @@ fn without_a_path_a_command_takes_the_newest_run() {
         let written = std::time::SystemTime::now() - std::time::Duration::from_secs(age_s);
         journal.set_modified(written).unwrap();
     }
-    for command in &commands {
+    for command in commands {
         let newest = run(command, here.path());
         assert!(matches!(newest.code, Some(0 | 10..)), "{command:?}: {}", newest.said);
     }
@@ -220,10 +215,8 @@ fn damage_is_told_and_the_rest_is_shown() {
         let page = vramshim_with(&[command], [&path]).text;
         let first = page.lines().next().unwrap();
         assert!(first.starts_with("Damaged journal: "), "{page}");
-        assert!(
-            first.ends_with("Damaged: process, records, which are left out"),
-            "{page}"
-        );
+        let end = "Damaged: process, records, which are left out";
+        assert!(first.ends_with(end), "{page}");
     }
     let page = inspect(&["--json"], &path).json();
     let job = &page["jobs"][0];

@@ -1,9 +1,10 @@
 //! A command writes onto no file that it reads, and replaces no file of another kind.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 
 use super::run;
 
@@ -17,19 +18,16 @@ fn journal(folder: &Path) -> PathBuf {
 
 /// Runs the commands, which must be refused, and compares the files with those of before.
 fn all_refused(commands: &[&[&str]], words: &str, folder: &Path) {
-    let files = || -> Vec<(PathBuf, Vec<u8>)> {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let mut files: Vec<_> = entries
-            .map(|path| (path.clone(), std::fs::read(&path).unwrap()))
-            .collect();
-        files.sort();
-        files
+    let files = || -> BTreeMap<PathBuf, Vec<u8>> {
+        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = paths.map(|path| (path.clone(), std::fs::read(&path).unwrap()));
+        BTreeMap::from_iter(files)
     };
     let before = files();
     for arguments in commands {
         let output = run(arguments, folder);
         assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.said);
-        assert!(output.said.contains(words), "{arguments:?}: {}", output.said);
+        assert_says(&output.said, words);
         assert!(files() == before, "{arguments:?} changed a file");
     }
 }
@@ -41,11 +39,8 @@ fn no_command_writes_onto_a_file_that_it_reads() {
     let name = path.file_name().unwrap().to_str().unwrap();
     std::os::unix::fs::symlink(name, folder.path().join("link")).unwrap();
     std::fs::hard_link(&path, folder.path().join("hard")).unwrap();
-    std::fs::write(
-        folder.path().join("log.stacks"),
-        "Action,Pointer,Size,Stream\nallocate,0x10,8,0\n",
-    )
-    .unwrap();
+    let log = "Action,Pointer,Size,Stream\nallocate,0x10,8,0\n";
+    std::fs::write(folder.path().join("log.stacks"), log).unwrap();
     let before = std::fs::read(&path).unwrap();
     let stacks = path.with_extension("stacks");
     let stacks = stacks.to_str().unwrap();
@@ -77,11 +72,8 @@ fn a_report_replaces_a_report_and_no_other_file() {
     made(&[]);
     std::fs::write(folder.path().join("empty"), "").unwrap();
     made(&["-o", "empty"]);
-    std::fs::write(
-        folder.path().join("notes.html"),
-        "<!doctype html>\n<title>Notes</title>\n",
-    )
-    .unwrap();
+    let notes = "<!doctype html>\n<title>Notes</title>\n";
+    std::fs::write(folder.path().join("notes.html"), notes).unwrap();
     std::fs::copy(folder.path().join("node1-70-1.vraj"), folder.path().join("other")).unwrap();
     let commands: &[&[&str]] = &[&["report", ".", "-o", "notes.html"], &["report", ".", "-o", "other"]];
     all_refused(commands, "exists already and is no report", folder.path());

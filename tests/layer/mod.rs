@@ -88,11 +88,9 @@ fn every_kind_of_memory_agrees_also_in_the_journal() {
         let warnings: Vec<_> = said.filter(|(severity, _)| "WE".contains(*severity)).collect();
         let lacks = strategy.name == "auto_growth" && habits != WELL_BEHAVED;
         assert_eq!(warnings.len(), usize::from(lacks), "{context}: {warnings:?}");
-        let of_chunks = |words: &str| words.starts_with("auto_growth grows in chunks");
-        assert!(
-            warnings.iter().all(|(_, words)| of_chunks(words)),
-            "{context}: {warnings:?}"
-        );
+        for (_, words) in warnings {
+            assert!(words.starts_with("auto_growth grows in chunks"), "{context}: {words}");
+        }
     }
 }
 
@@ -104,11 +102,8 @@ fn assert_one_truth(stdout: &str, context: &str) {
         panic!("{context}: {line}");
     };
     assert!(layer > 0, "{context}: {line}");
-    assert_eq!(
-        [ledger, management, information + inside],
-        [layer; 3],
-        "{context}: {line}"
-    );
+    let others = [ledger, management, information + inside];
+    assert_eq!(others, [layer; 3], "{context}: {line}");
 }
 
 /// Runs `quota mixed`. Returns its last line and the output of `inspect`.
@@ -175,11 +170,8 @@ fn the_layer_may_come_before_the_library() {
         let path = client("support/clients/quota.c", name, &[flag]);
         for strategy in THREE {
             let context = format!("{name} {}", strategy.name);
-            let job = Job::new(&path)
-                .sim("2GiB", 1)
-                .under("1GiB", WELL_BEHAVED)
-                .strategy(strategy);
-            let finished = job.args(["book", "1", "250"]).run().ok();
+            let job = Job::new(&path).sim("2GiB", 1).under("1GiB", WELL_BEHAVED);
+            let finished = job.strategy(strategy).args(["book", "1", "250"]).run().ok();
             let told = finished.stderr.contains("passes every request through");
             assert_eq!(told, strategy.name != "passthrough", "{context}: {}", finished.stderr);
             let lines = finished.json();
@@ -301,16 +293,15 @@ fn a_second_process_gets_what_it_has_without_the_library() {
 /// TGS refuses with 1. Frameworks free their caches if memory ran out, and for no other reason.
 #[test]
 fn a_refusal_is_out_of_memory_whatever_code_the_layer_has() {
-    for (refusal, strategy) in ["1", "-1"]
+    let refusals: [Habits; 2] = [&[("LAYER_REFUSAL", "1")], &[("LAYER_REFUSAL", "-1")]];
+    for (habits, strategy) in refusals
         .into_iter()
         .flat_map(|one| THREE.map(|strategy| (one, strategy)))
     {
-        let job = Job::new(member_client())
-            .sim("4GiB", 1)
-            .over(Form::Preloaded, "1GiB", WELL_BEHAVED);
-        let mut member = Member::start(job.env("LAYER_REFUSAL", refusal).strategy(strategy));
+        let job = Job::new(member_client()).sim("4GiB", 1).strategy(strategy);
+        let mut member = Member::start(job.over(Form::Preloaded, "1GiB", habits));
         let told = (member.allocate(2 * GIB), member.allocate(GIB / 2));
-        assert_eq!(told, (2, 0), "{refusal} {}", strategy.name);
+        assert_eq!(told, (2, 0), "{habits:?} {}", strategy.name);
         member.end();
     }
 }

@@ -20,35 +20,28 @@ fn the_verdict_names_who_refused_and_with_what() {
     let limited = || device().env("VRAMSHIM_MEMORY_LIMIT", "512MiB");
     let over = |form, habits| quota(form, habits, &["tensors"]);
     let layer = |habits| over(Form::Preloaded, habits);
+    let replacing = || over(Form::Replacing, WELL_BEHAVED);
     for strategy in THREE {
         let table = [
-            (device(), "driver", 2, "live_set", "refused by the driver itself at "),
-            (limited(), "limit", 0, "limit", "refused by the limit at "),
+            (device(), "driver", 2, "refused by the driver itself at "),
+            (limited(), "limit", 0, "refused by the limit at "),
             (
                 layer(WELL_BEHAVED),
                 "layer",
                 2,
-                "layer_limit",
                 "liblayer.so, a layer before the driver",
             ),
-            (
-                over(Form::Replacing, WELL_BEHAVED),
-                "layer",
-                2,
-                "layer_limit",
-                "libcuda.so.1, a layer before the driver",
-            ),
-            (layer(OWN_RESULT), "layer", -1, "layer_limit", "with its own result -1"),
-            (layer(OF_TGS), "layer", 1, "layer_limit", "with its own result 1"),
-            (
-                layer(SAME_FREE),
-                "layer",
-                2,
-                "layer_limit",
-                "liblayer.so, a layer before the driver",
-            ),
+            (replacing(), "layer", 2, "libcuda.so.1, a layer before the driver"),
+            (layer(OWN_RESULT), "layer", -1, "with its own result -1"),
+            (layer(OF_TGS), "layer", 1, "with its own result 1"),
+            (layer(SAME_FREE), "layer", 2, "liblayer.so, a layer before the driver"),
         ];
-        for (job, by, result, verdict, words) in table {
+        for (job, by, result, words) in table {
+            let (verdict, said) = match by {
+                "limit" => ("limit", "Refused by: the limit of this process"),
+                "driver" => ("live_set", "Refused by: the driver itself"),
+                _ => ("layer_limit", "a layer before the driver"),
+            };
             let finished = job.strategy(strategy).run().ok();
             let (text, page) = (finished.told(&["why"]).text, finished.told(&["why", "--json"]).json());
             let context = format!("{words}, {}: {text}\n{page:#}", strategy.name);
@@ -62,18 +55,10 @@ fn the_verdict_names_who_refused_and_with_what() {
             let refused = &page["why"]["failure"]["refused_by"];
             assert_eq!(refused["by"], by, "{context}");
             assert_eq!(refused["result"].as_i64(), (result != 0).then_some(result), "{context}");
-            assert_eq!(refused["file"].is_string(), by == "layer", "{context}");
             assert!(refused["shown"]["free"].is_number(), "{context}");
-            assert_eq!(
-                refused["driver"]["free"].as_u64() >= Some(GIB),
-                by == "layer",
-                "{context}"
-            );
-            let said = match by {
-                "limit" => "Refused by: the limit of this process",
-                "driver" => "Refused by: the driver itself",
-                _ => "a layer before the driver",
-            };
+            let driver_has_plenty = refused["driver"]["free"].as_u64() >= Some(GIB);
+            let of_layer = [refused["file"].is_string(), driver_has_plenty];
+            assert_eq!(of_layer, [by == "layer"; 2], "{context}");
             assert_says(&finished.stderr, said);
         }
     }
@@ -85,10 +70,8 @@ fn the_limit_of_a_group_is_named() {
     let [mut one, mut two] = [(); 2].map(|()| Member::start(host.member("1GiB")));
     assert_eq!((one.allocate(700 * MIB), two.allocate(700 * MIB)), (0, 2));
     one.end();
-    assert_says(
-        &two.end(),
-        "Refused by: the limit of this group (VRAMSHIM_MEMORY_LIMIT).",
-    );
+    let said = two.end();
+    assert_says(&said, "Refused by: the limit of this group (VRAMSHIM_MEMORY_LIMIT).");
 }
 
 /// `vramshim top` names the layer in its line of the failure.
@@ -117,17 +100,12 @@ fn a_layer_in_front_counts_tensors_too() {
         let lines = finished.json();
         let used = |line: &Value| line["layer"]["used"][0].number();
         let ledger = |line: &Value| line["account"]["totals"][0]["requested"]["current"].as_u64();
-        let expected = [0, 21 * 48 * MIB, 0];
-        assert_eq!(lines.iter().map(used).collect::<Vec<_>>(), expected, "{context}");
-        assert!(
-            lines.iter().all(|line| ledger(line).unwrap_or(0) == used(line)),
-            "{context}"
-        );
-        assert_eq!(
-            errors.matches("tensors are requested through ").count(),
-            1,
-            "{context}: {errors}"
-        );
+        assert_eq!(lines.len(), 3, "{context}");
+        for (line, expected) in lines.iter().zip([0, 21 * 48 * MIB, 0]) {
+            assert_eq!([ledger(line).unwrap_or(0), used(line)], [expected; 2], "{context}");
+        }
+        let told = errors.matches("tensors are requested through ").count();
+        assert_eq!(told, 1, "{context}: {errors}");
         assert_says(errors, "liblayer.so, a layer in front of the library");
     }
 }
@@ -160,10 +138,8 @@ fn the_measured_bytes_of_the_process_are_the_drivers() {
         let job = job.over(Form::Preloaded, "2GiB", habits).strategy(AUTO_GROWTH);
         let job = job.env("SIMGPU_CONTEXT_BYTES", "300MiB");
         let folder = tempfile::tempdir().expect("a folder");
-        let job = job
-            .env("VRAMSHIM_MEMORY_LIMIT", "1GiB")
-            .env("VRAMSHIM_DIR", folder.path());
-        let mut member = Member::start(job);
+        let job = job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
+        let mut member = Member::start(job.env("VRAMSHIM_DIR", folder.path()));
         assert_eq!(member.allocate(100 * MIB), 0, "{habits:?}");
         assert_eq!(member.information()["limit"]["context"], 300 * MIB, "{habits:?}");
         member.end();

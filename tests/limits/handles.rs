@@ -11,9 +11,8 @@ fn numbers(answer: &str) -> (i32, u64, u64) {
 
 fn job(host: &Host) -> Job {
     let path = client("limits/handles.c", "handles", &["-DDLOPEN"]);
-    let job = Job::new(path)
-        .args([host.folder.path().join("socket")])
-        .sim(host.memory, 1);
+    let job = Job::new(path).args([host.folder.path().join("socket")]);
+    let job = job.sim(host.memory, 1);
     job.env("SIMGPU_STATE", host.folder.path().join("state"))
         .env("VRAMSHIM_MEMORY_LIMIT", "1GiB")
 }
@@ -37,9 +36,9 @@ fn what_exported_descriptors_hold_counts_until_the_last_is_closed() {
     // A handle that comes back through its descriptor holds the memory as well.
     let (result, again, _) = ask(&mut process, &format!("i {}", descriptors[0]));
     assert_eq!(result, 0);
-    descriptors
-        .iter()
-        .for_each(|descriptor| drop(process.ask(&format!("z {descriptor}"))));
+    for descriptor in descriptors {
+        process.ask(&format!("z {descriptor}"));
+    }
     let (result, handle, _) = ask(&mut process, &create);
     assert_eq!((result, ask(&mut process, &create).0), (0, OUT_OF_MEMORY));
     assert_eq!(ask(&mut process, &format!("r {again}")).0, 0);
@@ -65,10 +64,7 @@ fn memory_that_was_handed_over_counts_once() {
         assert_eq!(third.allocate(400 * MIB), OUT_OF_MEMORY);
         let (result, handle, _) = ask(&mut user, &format!("i {received}"));
         user.ask(&format!("z {received}"));
-        assert_eq!(
-            (result, third.allocate(300 * MIB), third.allocate(400 * MIB)),
-            (0, 0, OUT_OF_MEMORY)
-        );
+        assert_eq!((result, third.allocate_mib([300, 400])), (0, [0, OUT_OF_MEMORY]));
         if is_killed {
             user.kill();
         } else {

@@ -46,12 +46,8 @@ fn every_kind_of_memory_counts_and_the_answers_agree() {
             compared += 1;
         }
         assert!(compared > 4, "{context}: {compared} answers");
-        let job = finished.inspect();
-        assert_journal_agrees(
-            &job,
-            lines.iter().rfind(|line| line.get("own").is_some()).unwrap(),
-            context,
-        );
+        let (job, last) = (finished.inspect(), support::checkpoints(&lines).pop().unwrap());
+        assert_journal_agrees(&job, last, context);
         assert_eq!(job["failures"], 0, "{context}");
     }
 }
@@ -64,26 +60,17 @@ fn the_limit_is_out_of_memory_and_is_reported() {
         let served = finished.stdout.lines().filter(|line| line.ends_with(" served"));
         let served: Vec<u64> = served.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect();
         assert_eq!(served.len(), 5, "{context}: {served:?}");
-        assert!(
-            served.iter().all(|count| (20..=21).contains(count)),
-            "{context}: {served:?}"
-        );
-        for line in finished.json().iter().filter(|line| line.get("own").is_some()) {
+        let all_fit = served.iter().all(|count| (20..=21).contains(count));
+        assert!(all_fit, "{context}: {served:?}");
+        for line in support::checkpoints(&finished.json()) {
             assert_agree(line, strategy, context);
-            assert!(
-                line["truth"]["devices"][0]["used_by_process"].number() <= GIB,
-                "{context}"
-            );
+            let used = line["truth"]["devices"][0]["used_by_process"].number();
+            assert!(used <= GIB, "{context}: {used}");
         }
-        let said = finished.said().into_iter();
-        let reports: Vec<String> = said
-            .filter(|(level, _)| *level == 'W')
-            .map(|(_, words)| words)
-            .collect();
-        assert_says(
-            &reports[0],
-            "the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)",
-        );
+        let mut reports = finished.said();
+        reports.retain(|(level, _)| *level == 'W');
+        let wanted = "the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)";
+        assert_says(&reports[0].1, wanted);
         assert!(reports.len() < 6, "{context}: too many reports, {reports:?}");
     }
 }
@@ -132,16 +119,10 @@ fn a_reached_limit_leaves_the_account_right() {
         let checkpoints = support::checkpoints(&lines);
         assert_all_agree(checkpoints.iter().copied(), strategy, "");
         let job = finished.inspect();
-        assert_fields(
-            &job,
-            json!({"anomalies": 0, "events_lost": 0}),
-            &format!("{strategy:?}"),
-        );
+        assert_fields(&job, json!({"anomalies": 0, "events_lost": 0}), strategy.name);
         assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
-        assert!(
-            job["failures"].number() > 10,
-            "{strategy:?}: the limit was never reached"
-        );
+        // The limit was reached.
+        assert!(job["failures"].number() > 10, "{strategy:?}");
     }
 }
 
@@ -177,11 +158,8 @@ fn limits_are_understood_however_they_are_written() {
     ] {
         let (told, context) = (told(limit, variable), format!("{limit} {variable}"));
         let bytes = gib * GIB;
-        assert_fields(
-            &told,
-            json!({"total": bytes, "device_total": bytes, "free": bytes}),
-            &context,
-        );
+        let wanted = json!({"total": bytes, "device_total": bytes, "free": bytes});
+        assert_fields(&told, wanted, &context);
         assert_fields(&told["nvml"], json!({"total": bytes, "free": bytes}), &context);
         assert_eq!(told["nvml"]["v2"]["total"], bytes, "{context}");
     }
@@ -192,19 +170,13 @@ fn limits_are_understood_however_they_are_written() {
 fn visible_devices_change_numbers_and_not_devices() {
     let host = Host::new("4GiB");
     let two = |order: &str, limit: &str| {
-        let job = host
-            .job()
-            .sim("4GiB,6GiB", 2)
-            .env("CUDA_VISIBLE_DEVICES", order)
-            .env("VRAMSHIM_MEMORY_LIMIT", limit);
-        let mut member = Member::start(job);
+        let job = host.job().sim("4GiB,6GiB", 2).env("CUDA_VISIBLE_DEVICES", order);
+        let mut member = Member::start(job.env("VRAMSHIM_MEMORY_LIMIT", limit));
         assert_eq!(member.allocate(MIB), 0);
         let information = member.information();
         member.end();
-        (
-            information["truth"]["devices"][0]["uuid"].text().to_owned(),
-            information,
-        )
+        let uuid = information["truth"]["devices"][0]["uuid"].text().to_owned();
+        (uuid, information)
     };
     let (second, information) = two("1,0", "0=2GiB");
     assert_eq!([&information["total"], &information["nvml"]["total"]], [2 * GIB; 2]);
@@ -226,11 +198,8 @@ fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
     let part = &told["mig"];
     assert!(part["uuid"].text().starts_with("MIG-"), "{told}");
     assert_ne!(part["uuid"].text()[4..], told["nvml"]["uuid"].text()[4..]);
-    assert_eq!(
-        [&part["total"], &part["used"], &told["total"]],
-        [GIB, MIB, GIB],
-        "{told}"
-    );
+    assert_fields(part, json!({"total": GIB, "used": MIB}), "");
+    assert_eq!(told["total"], GIB);
     assert_fields(&told["nvml"], json!({"total": 8 * GIB, "used": MIB}), "");
     member.end();
     for (uuid, total) in [(&part["uuid"], 2 * GIB), (&told["nvml"]["uuid"], 4 * GIB)] {
@@ -247,22 +216,16 @@ fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
 fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     let host = Host::new("4GiB");
     let job = |limit: &str| {
-        host.job()
-            .env("SIMGPU_CONTEXT_BYTES", "300MiB")
-            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+        let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
+        job.env("VRAMSHIM_MEMORY_LIMIT", limit)
     };
     let mut member = Member::start(job("1GiB"));
     assert_eq!(member.allocate(100 * MIB), 0);
     let told = member.information();
     let of_process = &told["nvml"]["processes"][0]["used"];
-    assert_eq!(
-        [&told["free"], &told["nvml"]["used"], of_process],
-        [624 * MIB, 400 * MIB, 400 * MIB]
-    );
-    let own = serde_json::json!({
-        "limit": GIB, "used": 400 * MIB, "available": 624 * MIB, "context": 300 * MIB, "group": 0
-    });
-    assert_eq!(told["limit"], own);
+    assert_eq!([&told["nvml"]["used"], of_process], [400 * MIB; 2]);
+    let own = json!({"limit": GIB, "used": 400 * MIB, "available": 624 * MIB, "context": 300 * MIB, "group": 0});
+    assert_fields(&told, json!({"free": 624 * MIB, "limit": own}), "");
     assert_eq!(told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"]);
     // `c` makes another context, which is counted with the next question. `d` destroys it.
     member.ask("c");
@@ -327,12 +290,8 @@ fn a_program_may_limit_itself_before_it_begins() {
 #[test]
 fn the_journal_tells_the_limit_and_what_it_refused() {
     let host = Host::new("4GiB");
-    let job = host
-        .job()
-        .env("VRAMSHIM_MEMORY_LIMIT", "1GiB")
-        .input("a 2147483648\na 8589934592\n");
-    let finished = job.run().ok();
-    let job = finished.inspect();
+    let job = host.job().env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
+    let job = job.input("a 2147483648\na 8589934592\n").run().ok().inspect();
     assert_eq!(job["devices"][0]["limit"], GIB);
     assert_eq!(job["failed"][0]["refused_by_limit"], 2, "{}", job["failed"]);
 }
@@ -344,12 +303,9 @@ fn the_limit_may_be_given_to_the_program() {
     let start = |arguments: &[&str]| {
         let driver = support::simulated("libcuda.so.1");
         let job = Job::new(program()).alone().without("LD_LIBRARY_PATH");
-        let job = job
-            .env("VRAMSHIM_SIMGPU", driver.parent().unwrap())
-            .args(["run"])
-            .args(arguments);
-        job.args(["--sim", "4GiB", "--"])
-            .args([support::member::member_client()])
+        let job = job.env("VRAMSHIM_SIMGPU", driver.parent().unwrap());
+        let job = job.args(["run", "--sim", "4GiB"]).args(arguments);
+        job.args(["--"]).args([support::member::member_client()])
     };
     let folder = accounts.path().join("new").to_str().unwrap().to_owned();
     let mut member = Member::start(start(&["--limit", "0=1GiB", "--accounts", &folder]));
@@ -374,14 +330,11 @@ fn the_answers_agree_with_a_layer_that_has_a_limit() {
             let context = format!("{form:?} {}: {told}", strategy.name);
             let reserved = held(&told, "reserved");
             let nvml = &told["nvml"];
-            assert_eq!([&told["total"], &nvml["total"]], [GIB; 2], "{context}");
-            assert_eq!(
-                [&nvml["used"], &nvml["processes"][0]["used"]],
-                [reserved; 2],
-                "{context}"
-            );
-            assert_eq!(told["nvml"]["free"], GIB - reserved, "{context}");
-            assert_eq!(told["free"], GIB - held(&told, "allocated"), "{context}");
+            let wanted = json!({"total": GIB, "used": reserved, "free": GIB - reserved});
+            assert_fields(nvml, wanted, &context);
+            assert_eq!(nvml["processes"][0]["used"], reserved, "{context}");
+            let wanted = json!({"total": GIB, "free": GIB - held(&told, "allocated")});
+            assert_fields(&told, wanted, &context);
             member.end();
         }
     }

@@ -27,13 +27,10 @@ fn contained(host: &Host, script: &str) -> Job {
         "mkdir -p $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && \
          exec unshare -pf --kill-child --mount-proc bash -c '{script}' -- \"$@\""
     );
-    let job = Job::new("unshare")
-        .sim(host.memory, 1)
-        .args(["-m", "bash", "-c", &script, "--"]);
-    let job = job
-        .args([member_client()])
-        .env("SIMGPU_STATE", host.folder.path().join("state"));
+    let job = Job::new("unshare").args(["-m", "bash", "-c", &script, "--"]);
+    let job = job.args([member_client()]).sim(host.memory, 1);
     let proc = job.folder().join("host");
+    let job = job.env("SIMGPU_STATE", host.folder.path().join("state"));
     job.env("SIMGPU_HOSTPROC", proc)
         .env("SIMGPU_CONTEXT_BYTES", format!("{CONTEXT}MiB"))
 }
@@ -63,10 +60,11 @@ fn pods_that_fill_a_device_get_their_limits_to_the_byte() {
         let strategy = [PASSTHROUGH, AUTO_GROWTH][round % 2];
         let pod = |number: u32| {
             let accounts = host.folder.path().join(format!("accounts-{number}"));
-            let job = contained(&host, "exec \"$@\"")
-                .strategy(strategy)
-                .env("VRAMSHIM_ACCOUNTS", accounts);
-            Member::start(job.env("VRAMSHIM_MEMORY_LIMIT", format!("{LIMIT}MiB")))
+            let job = contained(&host, "exec \"$@\"").env("VRAMSHIM_ACCOUNTS", accounts);
+            Member::start(
+                job.strategy(strategy)
+                    .env("VRAMSHIM_MEMORY_LIMIT", format!("{LIMIT}MiB")),
+            )
         };
         let pods = [0, 1, 2].map(pod);
         let filled = pods.map(|mut pod| std::thread::spawn(move || (fill(&mut pod), pod)));
@@ -91,9 +89,8 @@ fn without_nvml_a_bound_counts_for_the_context() {
     std::os::unix::fs::symlink(driver, folder.path().join("libcuda.so.1")).expect("a link");
     for (bound, left) in [(None, 512), (Some("100MiB"), 924), (Some("0"), 1024)] {
         let job = host.job().env("LD_LIBRARY_PATH", folder.path());
-        let job = job
-            .env("SIMGPU_CONTEXT_BYTES", "64MiB")
-            .env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
+        let job = job.env("SIMGPU_CONTEXT_BYTES", "64MiB");
+        let job = job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB");
         let job = bound.iter().fold(job, |job, bound| job.env("VRAMSHIM_CONTEXT", bound));
         let mut member = Member::start(job);
         assert_eq!(fill(&mut member), left, "{bound:?}");
@@ -147,16 +144,14 @@ fn pids_of_the_host_name_nobody_in_another_namespace() {
     };
     for job in [job(), job().env("VRAMSHIM_MEMORY_LIMIT", "3GiB")] {
         let said = verdict(&job.run().ok());
-        assert_says(&said, "sleep\n");
-        assert_says(
-            &said,
-            &format!("2.93 GiB by host pid {}, not visible here", other.pid()),
-        );
-        assert_says(&said, "Verdict: another process");
-        assert!(
-            !said.contains("(sleep)") && !said.contains(&format!("{} sleep", other.pid())),
-            "{said}"
-        );
+        let pid = other.pid();
+        let holder = format!("2.93 GiB by host pid {pid}, not visible here");
+        for words in ["sleep\n", &holder, "Verdict: another process"] {
+            assert_says(&said, words);
+        }
+        for words in ["(sleep)", &format!("{pid} sleep")] {
+            assert!(!said.contains(words), "{said}");
+        }
     }
     other.end();
 }
@@ -169,16 +164,14 @@ fn a_server_of_mps_holds_what_its_clients_do_not() {
     };
     let list = [(7, Some(50)), (9, Some(310)), (8, Some(900))];
     let with_clients = told(&list, &[(20, Some(100)), (21, Some(200))]);
-    let alone = [
+    let expected = [
         (7, Some(50), Mps::None),
         (9, Some(10), Mps::Server),
         (8, Some(900), Mps::None),
+        (20, Some(100), Mps::Client),
+        (21, Some(200), Mps::Client),
     ];
-    assert_eq!(with_clients[..3], alone);
-    assert_eq!(
-        with_clients[3..],
-        [(20, Some(100), Mps::Client), (21, Some(200), Mps::Client)]
-    );
+    assert_eq!(with_clients, expected);
     // Without bytes of the clients, those of the server are theirs or its own.
     assert_eq!(told(&[(9, Some(310))], &[(20, None)])[0], (9, None, Mps::Server));
     assert_eq!(told(&[(7, None)], &[]), [(7, None, Mps::None)]);
@@ -237,26 +230,17 @@ fn a_process_whose_first_thread_has_ended_is_still_known() {
 fn passthrough_changes_no_answer_of_nvml() {
     let path = client("pids/answers.c", "nvml_answers", &["-DDLOPEN"]);
     let exports = std::fs::read_to_string(root().join("tests/exports/exports.txt")).expect("the list of exports");
-    let names: Vec<&str> = exports
-        .split_whitespace()
-        .filter(|name| name.starts_with("nvml"))
-        .collect();
+    let names: Vec<&str> = exports.lines().filter(|name| name.starts_with("nvml")).collect();
     assert!(names.len() >= 5, "{names:?}");
-    let settings: [(&str, &str); 6] = [
-        ("SIMGPU_RESERVED", "600MiB"),
-        ("SIMGPU_MIG", "1"),
-        ("SIMGPU_NVML_BYTES", "0"),
-        ("SIMGPU_MPS", "4711"),
-        (
-            "SIMGPU_FAULTS",
-            "nvmlDeviceGetMemoryInfo:/2=3,nvmlDeviceGetComputeRunningProcesses:/3=4",
-        ),
-        (
-            "SIMGPU_FAULTS",
-            "nvmlDeviceGetUUID:/2=999,nvmlDeviceGetMemoryInfo:1+=999",
-        ),
-    ];
-    for (name, value) in settings {
+    for setting in [
+        "SIMGPU_RESERVED=600MiB",
+        "SIMGPU_MIG=1",
+        "SIMGPU_NVML_BYTES=0",
+        "SIMGPU_MPS=4711",
+        "SIMGPU_FAULTS=nvmlDeviceGetMemoryInfo:/2=3,nvmlDeviceGetComputeRunningProcesses:/3=4",
+        "SIMGPU_FAULTS=nvmlDeviceGetUUID:/2=999,nvmlDeviceGetMemoryInfo:1+=999",
+    ] {
+        let (name, value) = setting.split_once('=').unwrap();
         let job = || {
             let job = Job::new(&path).args(&names).sim("4GiB", 2);
             job.env("SIMGPU_CONTEXT_BYTES", "500MiB").env(name, value)
@@ -270,6 +254,6 @@ fn passthrough_changes_no_answer_of_nvml() {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8_lossy(&output.stdout).replace(&pid, "our pid.")
         };
-        assert_eq!(answers(job()), answers(job().alone()), "{name}={value}");
+        assert_eq!(answers(job()), answers(job().alone()), "{setting}");
     }
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use base::api::{Api, Class};
 use journal::format::{Device, Event, MemInfo, Teller};
 use journal::writer::About;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::reconcile::holder::{differences, look, only, reconcile};
 use support::made::{Made, direct};
-use support::{MIB, Runs, assert_says, vramshim};
+use support::{Fields, MIB, Runs, assert_fields, assert_says, vramshim};
 
 /// The API of a call, and the event that the call made.
 pub type Step = (Api, Event);
@@ -68,21 +68,16 @@ fn an_ended_job_is_reconciled_with_its_last_measurement() {
         let (page, code) = look(&[path.to_str().unwrap()]);
         let (device, process) = only(&page);
         assert_eq!(code, 0);
-        assert_eq!(
-            (&device["nvml"], &process["nvml_used"]),
-            (&Value::Null, &(384 * MIB).into())
-        );
+        assert_fields(device, json!({"nvml": null, "other_processes": 1000 * MIB}), "");
+        let wanted = json!({"nvml_used": 384 * MIB, "context_basis": "nvml"});
+        assert_fields(process, wanted, "");
         assert_eq!(process["ledger"]["reserved"], 64 * MIB);
-        assert_eq!(
-            (&process["context_basis"], &device["other_processes"]),
-            (&"nvml".into(), &(1000 * MIB).into())
-        );
         assert_eq!(differences(process), [300, 0, 0, 0, 20]);
-        assert!(device["time"].as_str().unwrap().ends_with('Z'));
+        assert!(device["time"].text().ends_with('Z'));
         assert_eq!(look(&[path.to_str().unwrap(), "--bound", "19MiB"]).1, 1);
     }
     let (page, code) = look(&[folder.path().to_str().unwrap()]);
-    assert_eq!((code, page["devices"].as_array().unwrap().len()), (0, 2));
+    assert_eq!((code, page["devices"].list().len()), (0, 2));
     // Escape sequences in a journal do not reach the terminal.
     let text = vramshim(&["reconcile", folder.path().to_str().unwrap()]).text;
     assert!(!text.contains('\x1b'), "{text}");
@@ -100,10 +95,8 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
     // Who else was there is not known.
     assert_eq!((code, &process["context_basis"]), (1, &"device_or_others".into()));
     assert_eq!(differences(process), [300, 0, 0, 0, 700]);
-    assert_eq!(
-        (&device["other_processes"], &device["unknown"]),
-        (&Value::Null, &(700 * MIB).into())
-    );
+    let wanted = json!({"other_processes": null, "unknown": 700 * MIB});
+    assert_fields(device, wanted, "");
     // No context takes 2000 MiB, so another process was on the device.
     let path = gone(folder.path(), &[measured(2000, 0, 0), measured(2000, 0, 0)], true);
     let (page, code) = look(&[path.to_str().unwrap()]);
@@ -146,10 +139,8 @@ fn one_bad_file_does_not_end_the_comparison() {
     std::fs::write(folder.path().join("bad.vraj"), "nothing of the kind").unwrap();
     let output = reconcile(&[folder.path()]).arg("--json").printed();
     assert_eq!(output.code, Some(1));
-    let told = &output.said;
-    assert!(told.contains("bad.vraj: not a vramshim journal"), "{told}");
-    let page = output.json();
-    assert_eq!(page["devices"].as_array().unwrap().len(), 1, "{page}");
+    assert_says(&output.said, "bad.vraj: not a vramshim journal");
+    assert_eq!(output.json()["devices"].list().len(), 1);
 }
 
 /// A neighbour that gives its memory back shows in what the driver has in use outside the ledger.
@@ -160,14 +151,10 @@ fn what_others_gave_back_is_told() {
         let path = gone(folder.path(), records, true);
         vramshim(&["reconcile", path.to_str().unwrap()]).text
     };
-    let text = told(&[measured(2300, 0, 0), alloc(1024, 64), measured(364, 0, 64)]);
+    let last = measured(364, 0, 64);
+    let text = told(&[measured(2300, 0, 0), alloc(1024, 64), last]);
     assert_says(&text, "others held at least 1.95 GiB and gave them back");
     assert_says(&text, "context, or of others");
-    let steady = told(&[
-        measured(300, 0, 0),
-        alloc(1024, 64),
-        measured(364, 0, 64),
-        measured(364, 0, 64),
-    ]);
+    let steady = told(&[measured(300, 0, 0), alloc(1024, 64), last, last]);
     assert!(!steady.contains("gave them back"), "{steady}");
 }

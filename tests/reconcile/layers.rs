@@ -26,11 +26,7 @@ fn the_drift_of_a_layers_book_is_told() {
     const WITHOUT_ARRAYS: Habits = &[("LAYER_ARRAYS", "uncounted")];
     for (habits, drift, words) in [
         (ALL, 0, "no drift since the first measurement"),
-        (
-            WITHOUT_ARRAYS,
-            -64,
-            "the layer's book grew 64.0 MiB less: it does not count all",
-        ),
+        (WITHOUT_ARRAYS, -64, "book grew 64.0 MiB less: it does not count all"),
     ] {
         let (_folder, state) = host();
         let job = holder(&state)
@@ -40,12 +36,8 @@ fn the_drift_of_a_layers_book_is_told() {
         let (page, _) = look(&[&job.pid()]);
         let (device, process) = only(&page);
         assert_eq!(process["layer"]["drift"].as_i64(), Some(drift * MIB as i64), "{page:#}");
-        assert!(
-            process["layer"]["path"]
-                .as_str()
-                .is_some_and(|path| path.ends_with("liblayer.so"))
-        );
-        assert!(notes(device).contains(words), "{}", notes(device));
+        assert!(process["layer"]["path"].text().ends_with("liblayer.so"));
+        assert_says(&notes(device), words);
     }
     // One measurement tells no drift.
     let (_folder, state) = host();

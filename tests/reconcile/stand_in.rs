@@ -133,12 +133,9 @@ fn a_process_that_was_not_alone_is_charged_a_typical_context() {
 #[test]
 fn two_processes_that_start_together_are_charged_a_context_each() {
     let (_folder, state) = host();
-    let (one, other) = (start(&state), start(&state));
-    let (one, other) = (
-        one.with(&["measure 0", "alloc 8"]),
-        other.with(&["measure 0", "alloc 8"]),
-    );
-    for job in [&one, &other] {
+    let both = [(); 2].map(|()| start(&state));
+    let both = both.map(|job| job.with(&["measure 0", "alloc 8"]));
+    for job in &both {
         let (process, code) = part(job);
         assert_eq!((differences(&process), code), ([300, 0, 0, 0, 0], 0));
     }

@@ -47,11 +47,9 @@ fn pytorchs_recorded_tensors_are_played_and_not_its_segments() {
     assert!(notes.contains("those for PyTorch's recorded tensors"), "{notes}");
     assert!(!notes.contains("segments"), "{notes}");
     // No tensor waits for the GPU when it is freed, though each is on a stream of its own.
-    let mut rows = page["strategies"].list().iter();
-    assert!(
-        rows.all(|row| row["name"] == "passthrough" || row["waits_in_frees"] == 0),
-        "{page}"
-    );
+    for row in page["strategies"].list() {
+        assert!(row["name"] == "passthrough" || row["waits_in_frees"] == 0, "{page}");
+    }
 }
 
 /// A job gives its cache back between two tensors, so it never holds the segments of both.
@@ -99,9 +97,8 @@ fn tensors_in_private_pools_serve_their_pool_alone_and_a_failure_leaves_least_fi
         std::fs::write(path.with_extension("tensors"), lines(pool)).unwrap();
         let arguments = ["--device-memory", "16MiB", "--json"];
         let page = replay(folder.path(), &arguments).ok().json();
-        assert_eq!(
-            (&page["at_least"], &row(&page, "torch")["fits"]),
-            (&true.into(), &fits.into()),
+        assert!(
+            page["at_least"] == true && row(&page, "torch")["fits"] == fits,
             "{page}"
         );
         assert_eq!(row(&page, "auto_growth")["not_known"].is_null(), fits, "{page}");
@@ -125,34 +122,22 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
         };
         [&pickled(&fields)[..], b"q", &[number], &text("frames"), &frames, b"s"].concat()
     };
-    let trace = [
-        b"]q\x03(",
-        &event("alloc", 1)[..],
-        &event("free_completed", 2),
-        b"h\x01h\x02e",
-    ]
-    .concat();
+    let (made, freed) = (event("alloc", 1), event("free_completed", 2));
+    let trace = [b"]q\x03(", &made[..], &freed, b"h\x01h\x02e"].concat();
     // The second device's history refers to the first device's, and so does another entry of the page.
     let traces = [b"](", &trace[..], b"h\x03e"].concat();
-    let page = [
-        b"\x80\x04}(",
-        &text("device_traces")[..],
-        &traces,
-        &text("again"),
-        b"h\x03u.",
-    ]
-    .concat();
+    let (name, again) = (text("device_traces"), text("again"));
+    let page = [b"\x80\x04}(", &name[..], &traces, &again, b"h\x03u."].concat();
     std::fs::write(&path, page).unwrap();
     for device in ["0", "1"] {
         let page = replay(&path, &["--json", "--device", device]).ok().json();
         assert_eq!((&page["requests"], &page["peak_live"]), (&4.into(), &(3 * MIB).into()));
         let other = if device == "0" { "of 1" } else { "of 0" };
-        assert!(page["notes"][0].as_str().unwrap().contains(other), "{page}");
+        assert_says(page["notes"][0].text(), other);
     }
     let absent = replay(&path, &["--device", "2"]);
-    let said = &absent.said;
     assert_eq!(absent.code, Some(2));
-    assert!(said.contains("tells of no device 2: there is 0, 1"), "{said}");
+    assert_says(&absent.said, "tells of no device 2: there is 0, 1");
 }
 
 /// What is wrong with a file: the exit code is 1, and the message names the file once.
@@ -162,7 +147,7 @@ fn refused(path: &Path, content: &[u8], words: &str) {
     let said = &output.said;
     assert_eq!(output.code, Some(1), "{said}");
     assert_eq!(said.matches(&*path.to_string_lossy()).count(), 1, "{said}");
-    assert!(said.contains(words), "{words}: {said}");
+    assert_says(said, words);
 }
 
 #[test]
@@ -171,6 +156,7 @@ fn files_that_are_no_trace_are_refused() {
     let file = |name: &str| folder.path().join(name);
     let (log, compressed) = (file("trace.csv"), file("trace.csv.gz"));
     let rows = |rows: &str| format!("Thread,Time,Action,Pointer,Size,Stream\n{rows}");
+    let negative = rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n");
     for (content, words) in [
         ("", "is empty"),
         ("a,b\n1,2\n", "is of another kind"),
@@ -180,10 +166,7 @@ fn files_that_are_no_trace_are_refused() {
         ("vramshim-pytorch\t1\t7\t2.12.0\n", "RMM's log"),
         ("Thread,Time,Action,Pointer,Stream\n", "line 1: has no column Size"),
         (&rows("0,0,allocate,0x1,many,0\n"), "line 2: Size \"many\""),
-        (
-            &rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
-            "line 3: Size \"-5\"",
-        ),
+        (&negative, "line 3: Size \"-5\""),
         (&rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\""),
         (&rows("0,0,allocate,0x1\n"), "line 2: no Size"),
         (&rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
@@ -203,26 +186,19 @@ fn files_that_are_no_trace_are_refused() {
     refused(&compressed, b"no gzip at all", "line 1");
     // Logs of jobs that were killed while they wrote.
     let line = "0,0,allocate,0x1,1,0\n";
+    let after = |cut: &str| rows(&(line.to_owned() + cut)).into_bytes();
     for (path, content, words) in [
-        (&compressed, &cut[..], "line 3"),
-        (
-            &log,
-            rows(&format!("{line}0,0,allocate,0x2,")).as_bytes(),
-            "line 3: Size",
-        ),
-        (
-            &log,
-            rows(&format!("{line}0,0,allocate,0x2,5")).as_bytes(),
-            "line 3: no Stream",
-        ),
-        (&log, rows(&format!("{line}0,0,al")).as_bytes(), "line 3: action"),
+        (&compressed, cut, "line 3"),
+        (&log, after("0,0,allocate,0x2,"), "line 3: Size"),
+        (&log, after("0,0,allocate,0x2,5"), "line 3: no Stream"),
+        (&log, after("0,0,al"), "line 3: action"),
     ] {
         std::fs::write(path, content).unwrap();
         let output = replay(path, &["--json"]);
         let page = output.json();
         let figures = (&page["requests"], &page["peak_live"]);
         assert_eq!(figures, (&1.into(), &1.into()), "the rows before the fault are played");
-        assert!(page["notes"][0].as_str().unwrap().contains(words), "{page}");
+        assert_says(page["notes"][0].text(), words);
     }
     let alone = file("alone");
     std::fs::create_dir(&alone).unwrap();
@@ -246,16 +222,8 @@ fn files_that_are_no_trace_are_refused() {
     // A trace names one event 60,000 times, and each of 128 devices names the trace.
     let (events, traces) = (b"h\0".repeat(60_000), b"h\x01".repeat(128));
     let name = pickled(&"device_traces".into());
-    let again = [
-        b"\x80\x04}",
-        &name[..],
-        b"](}\x94",
-        &events,
-        b"e\x940](",
-        &traces,
-        b"es.",
-    ]
-    .concat();
+    let inner = [b"](}\x94", &events[..], b"e\x940](", &traces, b"es."].concat();
+    let again = [b"\x80\x04}", &name[..], &inner].concat();
     refused(&snapshot, &again, "again and again");
     for names in ["torch,best", "all,best", "Torch", ""] {
         assert_eq!(replay(&log, &["--strategy", names]).code, Some(2), "{names}");
@@ -312,19 +280,16 @@ fn a_folder_stands_for_its_only_journal() {
 fn times_and_numbers_that_cannot_be_read_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
-    std::fs::write(&path, crate::replay::csv(&[("allocate", 4096, MIB)])).unwrap();
+    std::fs::write(&path, crate::replay::csv("allocate 4096 1")).unwrap();
     for (code, rows) in [
+        (0, "--lag 1min|--lag 1m|--lag 0.5h|--lag 20ms|--lag 0|--repeat 3"),
         (
             0,
-            "--lag 1min|--lag 1m|--lag 0.5h|--lag 20ms|--lag 0|--repeat 3|--device-memory 1GiB|--chunk 2MiB",
+            "--device-memory 1GiB|--chunk 2MiB|--chunk 999GiB --device-memory 1TiB",
         ),
-        (
-            2,
-            "--lag 1day|--lag 5|--lag -1ms|--repeat x|--repeat 0|--device first|--device-memory much|--chunk much",
-        ),
+        (2, "--lag 1day|--lag 5|--lag -1ms|--repeat x|--repeat 0|--device first"),
         // 24 bytes are not meant, and no device is so large.
-        (2, "--device-memory 24|--chunk 999GiB"),
-        (0, "--chunk 999GiB --device-memory 1TiB"),
+        (2, "--device-memory 24|--chunk 999GiB|--device-memory much|--chunk much"),
     ] {
         for row in rows.split('|') {
             let output = replay(&path, &row.split(' ').collect::<Vec<_>>());
@@ -356,9 +321,7 @@ fn a_wrong_request_is_not_played() {
     }
     let path = job.end(Some(1)).unwrap();
     let page = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]).json();
-    assert!(
-        page["strategies"].list().iter().all(|row| row["fits"] == true),
-        "{page}"
-    );
+    let mut rows = page["strategies"].list().iter();
+    assert!(rows.all(|row| row["fits"] == true), "{page}");
     assert!(!page["notes"].to_string().contains("last request"), "{page}");
 }

@@ -63,11 +63,8 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
             assert_eq!(row(&page, name)["not_known"].is_null(), is_known, "{page}");
         }
         let notes = page["notes"].to_string();
-        assert_eq!(
-            notes.contains("PyTorch's segments, not its tensors"),
-            number == 0,
-            "{notes}"
-        );
+        let of_segments = notes.contains("PyTorch's segments, not its tensors");
+        assert_eq!(of_segments, number == 0, "{notes}");
     }
     // Under expandable segments PyTorch maps memory, and no request is left to play.
     let mapped = [direct(Class::Vmm, 7, 20 * GIB)];

@@ -19,22 +19,25 @@ fn replay(trace: &Path, arguments: &[&str]) -> Printed {
     vramshim_with(&[&["replay"], arguments].concat(), [trace])
 }
 
-/// Rows (microseconds, action, address, size, stream) as a log. The times are below one second.
-fn log(rows: &[(u64, &str, u64, u64, u64)]) -> String {
+/// A log of such rows, parted by commas: microseconds, action, address, MiB, stream. The times are below one second.
+fn log(rows: &str) -> String {
     let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
-    for (us, action, address, size, stream) in rows {
-        text += &format!("0,23:59:59.{us:06},{action},{address:#x},{size},{stream}\n");
+    for row in rows.split(", ") {
+        let words: Vec<&str> = row.split(' ').collect();
+        let [us, action, address, mebibytes, stream] = words[..] else {
+            panic!("{row}")
+        };
+        let bytes = mebibytes.parse::<u64>().expect("a size") * MIB;
+        let action = action.replace("failure", "allocate failure");
+        text += &format!("0,23:59:59.{us:0>6},{action},0x{address},{bytes},{stream}\n");
     }
     text
 }
 
-/// Rows (action, address, size) as a log of one moment and one stream.
-fn csv(rows: &[(&str, u64, u64)]) -> String {
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|&(action, address, size)| (0, action, address, size, 0))
-        .collect();
-    log(&rows)
+/// The same of one moment and one stream: action, address, MiB.
+fn csv(rows: &str) -> String {
+    let rows = rows.split(", ").map(|row| format!("0 {row} 0"));
+    log(&rows.collect::<Vec<_>>().join(", "))
 }
 
 /// The page about a trace, and name, peak of reserved bytes and fitness of each strategy.
@@ -59,14 +62,9 @@ fn row<'a>(page: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn each_strategy_reserves_what_its_rules_say() {
-    let text = csv(&[
-        ("allocate", 0x1000, 100),
-        ("allocate", 0x2000, 3 * MIB),
-        ("allocate", 0x3000, 11 * MIB + 1),
-        ("free", 0x2000, 3 * MIB),
-        ("free", 0x7777, 1),
-    ]);
-    let (page, rows) = peaks(&text, &[]);
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x1000,100,0\n0,0,allocate,0x2000,3145728,0\n\
+                0,0,allocate,0x3000,11534337,0\n0,0,free,0x2000,3145728,0\n0,0,free,0x7777,1,0\n";
+    let (page, rows) = peaks(text, &[]);
     let reserved = |name: &str| row(&page, name)["peak_reserved"].number();
     assert_eq!(page["peak_live"], 100 + 3 * MIB + 11 * MIB + 1);
     assert_eq!(page["unmatched"], 1);
@@ -76,18 +74,14 @@ fn each_strategy_reserves_what_its_rules_say() {
     // Small blocks take pages of 2 MiB, large blocks take pages of 20 MiB.
     assert_eq!(reserved("torch_expandable"), 22 * MIB);
     // A handle for small blocks and one for middle ones, whose rest serves a part of the next.
-    let own = reserved("auto_growth");
-    assert_eq!(own, 18 * MIB);
+    assert_eq!(reserved("auto_growth"), 18 * MIB);
     // Each block takes a chunk of its size, rounded to 256 bytes.
     assert_eq!(reserved("paddle_auto_growth"), 256 + 3 * MIB + 11 * MIB + 256);
     // 0.92 of 95% of 80 GiB.
     assert_eq!(reserved("paddle_naive_best_fit"), 75_076_028_334);
     let names: Vec<&str> = rows.iter().map(|row| row.0.as_str()).collect();
-    let own = "passthrough naive_best_fit auto_growth";
-    assert_eq!(
-        names.join(" "),
-        format!("{own} torch torch_expandable paddle_auto_growth paddle_naive_best_fit")
-    );
+    let all = "passthrough naive_best_fit auto_growth torch torch_expandable paddle_auto_growth paddle_naive_best_fit";
+    assert_eq!(names.join(" "), all);
 }
 
 /// Replays one strategy. Returns its peak of reserved bytes, its driver calls and its failures.
@@ -102,13 +96,7 @@ fn one(text: &str, name: &str, arguments: &[&str]) -> (u64, u64, u64) {
 #[test]
 fn paddles_models_by_hand() {
     let name = "paddle_auto_growth";
-    let chunks = csv(&[
-        ("allocate", 1, 4 * MIB),
-        ("allocate", 2, 4 * MIB),
-        ("free", 1, 4 * MIB),
-        ("free", 2, 4 * MIB),
-        ("allocate", 3, 8 * MIB),
-    ]);
+    let chunks = csv("allocate 1 4, allocate 2 4, free 1 4, free 2 4, allocate 3 8");
     // Two free chunks cannot be joined.
     assert_eq!(one(&chunks, name, &[]), (16 * MIB, 3, 0));
     // The request is refused, both free chunks are given back, and the request is repeated.
@@ -119,7 +107,7 @@ fn paddles_models_by_hand() {
     assert_eq!(one(&chunks, name, &arguments), (8 * MIB, 6, 1));
 
     // The first chunk is 0.95 * 0.92 of 100 MiB, the next is the same share of the rest.
-    let shares = csv(&[("allocate", 1, 87 * MIB), ("allocate", 2, MIB)]);
+    let shares = csv("allocate 1 87, allocate 2 1");
     let first = 91_645_542;
     let free = 100 * MIB - first;
     let second = ((free - (free as f64 * 0.05) as u64) as f64 * 0.92) as u64;
@@ -129,13 +117,9 @@ fn paddles_models_by_hand() {
 
 #[test]
 fn a_cache_is_given_back_before_a_request_fails() {
-    let text = csv(&[
-        ("allocate", 1, 60 * MIB),
-        ("free", 1, 60 * MIB),
-        ("allocate", 2, 80 * MIB),
-    ]);
+    let text = csv("allocate 1 60, free 1 60, allocate 2 80");
     let (page, rows) = peaks(&text, &["--device-memory", "100MiB"]);
-    for row in page["strategies"].as_array().unwrap() {
+    for row in page["strategies"].list() {
         // Paddle's naive_best_fit never gives memory back: its first chunk, 0.874 of the device, must hold 80 MiB.
         let expected = if row["name"] == "paddle_naive_best_fit" { 92 } else { 80 };
         assert_eq!(row["smallest_device"], expected * MIB, "{row}");
@@ -172,8 +156,7 @@ fn json_has_the_figures_of_each_strategy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     // PyTorch reserves 20 MiB for these 2 MiB in one call. passthrough makes twenty calls.
-    let pairs = (1..=10).flat_map(|id| [("allocate", id, 2 * MIB), ("free", id, 2 * MIB)]);
-    std::fs::write(&path, csv(&pairs.collect::<Vec<_>>())).unwrap();
+    std::fs::write(&path, csv(&["allocate 1 2, free 1 2"; 10].join(", "))).unwrap();
     let output = replay(&path, &["--device-memory", "1GiB", "--json"]);
     assert!(output.said.is_empty(), "no bar without a terminal");
     let page = output.json();
@@ -185,10 +168,8 @@ fn json_has_the_figures_of_each_strategy() {
         "driver_calls": 1, "driver_ns": 64_883, "share_of_trace": null});
     assert_fields(row(&page, "torch"), wanted, "");
     // A strategy that does not serve every request has no utilisation.
-    let (page, rows) = peaks(&csv(&[("allocate", 1, 20 * MIB)]), &["--device-memory", "10MiB"]);
-    assert!(
-        rows.iter()
-            .all(|(name, _, fits)| *fits == row(&page, name)["utilisation"].is_f64()),
-        "{page}"
-    );
+    let (page, rows) = peaks(&csv("allocate 1 20"), &["--device-memory", "10MiB"]);
+    for (name, _, fits) in rows {
+        assert_eq!(row(&page, &name)["utilisation"].is_f64(), fits, "{page}");
+    }
 }

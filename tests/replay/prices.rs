@@ -24,11 +24,7 @@ fn calls<const N: usize>(row: &Value, names: [&str; N]) -> [u64; N] {
 
 #[test]
 fn calls_are_priced_and_set_against_the_time_of_the_trace() {
-    let text = log(&[
-        (100, "allocate", 1, 512 * MIB, 0),
-        (200, "free", 1, 512 * MIB, 0),
-        (10_100, "allocate", 1, 1024 * MIB, 0),
-    ]);
+    let text = log("100 allocate 1 512 0, 200 free 1 512 0, 10100 allocate 1 1024 0");
     let row = played(&text, "passthrough", &[]);
     // 60 us and 125 us, 60 us and 50 us, 60 us and 250 us.
     let wanted = json!({"driver_ns": (185 + 110 + 310) * US, "waits_in_frees": 1, "waits_in_allocations": 0});
@@ -36,7 +32,7 @@ fn calls_are_priced_and_set_against_the_time_of_the_trace() {
     assert_eq!(row["waiting_ns"], 0, "without --lag the GPU is never behind");
     assert!((row["share_of_trace"].as_f64().unwrap() - 0.0605).abs() < 1e-9, "{row}");
     // A trace without times has no duration.
-    let (page, _) = peaks(&log(&[(7, "allocate", 1, MIB, 0), (7, "free", 1, MIB, 0)]), &[]);
+    let (page, _) = peaks(&log("7 allocate 1 1 0, 7 free 1 1 0"), &[]);
     assert_eq!(page["duration_ns"], Value::Null);
 }
 
@@ -50,12 +46,7 @@ fn the_clock_of_a_log_goes_past_midnight_and_knows_both_spellings() {
 
 #[test]
 fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
-    let text = log(&[
-        (5_000, "allocate", 3, 4 * MIB, 8),
-        (10_000, "allocate", 1, 4 * MIB, 7),
-        (20_000, "free", 1, 4 * MIB, 7),
-        (21_000, "allocate", 2, 4 * MIB, 8),
-    ]);
+    let text = log("5000 allocate 3 4 8, 10000 allocate 1 4 7, 20000 free 1 4 7, 21000 allocate 2 4 8");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, text).unwrap();
@@ -81,38 +72,32 @@ fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
 #[test]
 fn pytorch_keeps_a_block_pending_that_another_stream_has_used() {
     // The block of stream 7 is freed on stream 8, and stream 7 asks again.
-    let text = |freed_on| {
-        log(&[
-            (10_000, "allocate", 1, 20 * MIB, 7),
-            (20_000, "free", 1, 20 * MIB, freed_on),
-            (21_000, "allocate", 2, 20 * MIB, 7),
-            (25_000, "free", 2, 20 * MIB, 7),
-        ])
+    let text = |freed_on: u32| {
+        let free = format!("20000 free 1 20 {freed_on}");
+        log(&format!(
+            "10000 allocate 1 20 7, {free}, 21000 allocate 2 20 7, 25000 free 2 20 7"
+        ))
     };
-    for (freed_on, lag, peak, events) in [
-        (7, "2ms", 20 * MIB, 0),
-        (8, "2ms", 40 * MIB, 1),
-        (8, "900us", 20 * MIB, 1),
-    ] {
+    for (freed_on, lag, peak, events) in [(7, "2ms", 20, 0), (8, "2ms", 40, 1), (8, "900us", 20, 1)] {
         let row = played(&text(freed_on), "torch", &["--lag", lag]);
-        assert_eq!(row["peak_reserved"].number(), peak, "{row}");
+        assert_eq!(row["peak_reserved"].number(), peak * MIB, "{row}");
         assert_eq!(calls(&row, ["cuEventRecord", "cuEventQuery"]), [events; 2], "{row}");
     }
     // Before a request fails, PyTorch waits for the pending block and gives it back, which waits again.
     let row = played(&text(8), "torch", &["--lag", "2ms", "--device-memory", "30MiB"]);
-    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 2));
+    assert_fields(&row, json!({"failed": 0, "waits_in_allocations": 2}), "");
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
 }
 
 #[test]
 fn pytorch_waits_when_it_gives_its_cache_back() {
-    let rows = [
-        (0, "allocate", 1, 60 * MIB, 0),
-        (9000, "free", 1, 60 * MIB, 0),
-        (10_000, "allocate", 2, 80 * MIB, 0),
-    ];
+    let text = |stream: u32| {
+        log(&format!(
+            "0 allocate 1 60 0, 9000 free 1 60 0, 10000 allocate 2 80 {stream}"
+        ))
+    };
     let arguments = ["--device-memory", "100MiB", "--lag", "1ms"];
-    let row = played(&log(&rows), "torch", &arguments);
+    let row = played(&text(0), "torch", &arguments);
     // The second cudaMalloc is refused.
     assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
     // The price of the call that was refused passes before the wait begins.
@@ -120,39 +105,27 @@ fn pytorch_waits_when_it_gives_its_cache_back() {
     assert_fields(&row, wanted, "");
     // Expandable segments, and another stream: of four new handles of 20 MiB two fit, and are released again. PyTorch
     // waits, unmaps and releases the three handles of the first stream, and creates four.
-    let rows = [rows[0], rows[1], (10_000, "allocate", 2, 80 * MIB, 1)];
-    let row = played(&log(&rows), "torch_expandable", &arguments);
-    assert_eq!((row["failed"].number(), row["waits_in_allocations"].number()), (0, 1));
-    assert_eq!(
-        calls(&row, ["cuMemAddressReserve", "cuMemCreate", "cuMemMap"]),
-        [2, 3 + 3 + 4, 3 + 4]
-    );
-    assert_eq!(
-        calls(&row, ["cuMemSetAccess", "cuMemUnmap", "cuMemRelease"]),
-        [2, 3, 2 + 3]
-    );
+    let row = played(&text(1), "torch_expandable", &arguments);
+    assert_fields(&row, json!({"failed": 0, "waits_in_allocations": 1}), "");
+    let wanted = json!({"cuMemAddressReserve": 2, "cuMemCreate": 3 + 3 + 4, "cuMemMap": 3 + 4, "cuMemSetAccess": 2,
+        "cuMemUnmap": 3, "cuMemRelease": 2 + 3});
+    assert_fields(&row["calls"], wanted, "");
 }
 
 #[test]
 fn later_repetitions_are_told_apart_from_the_first() {
-    let text = log(&[
-        (0, "allocate", 1, 20 * MIB, 0),
-        (1000, "allocate", 2, 20 * MIB, 0),
-        (2000, "free", 1, 20 * MIB, 0),
-    ]);
+    let text = log("0 allocate 1 20 0, 1000 allocate 2 20 0, 2000 free 1 20 0");
     let (page, _) = peaks(&text, &["--strategy", "passthrough,torch", "--repeat", "3"]);
     assert_eq!(page["repetitions"], 3);
     let memory_calls = |index: usize| {
-        let repetitions = page["strategies"][index]["repetitions"].as_array().unwrap().iter();
-        repetitions
-            .map(|bill| bill["memory_calls"].number())
-            .collect::<Vec<_>>()
+        let bills = page["strategies"][index]["repetitions"].list().iter();
+        bills.map(|bill| bill["memory_calls"].number()).collect::<Vec<_>>()
     };
     // What the trace leaves live is freed at the beginning of the next repetition.
     assert_eq!(memory_calls(0), [3, 4, 4]);
     assert_eq!(memory_calls(1), [2, 0, 0]);
-    let whole = &page["strategies"][0];
-    assert_fields(whole, json!({"memory_calls": 11, "waits_in_frees": 5}), "");
+    let wanted = json!({"memory_calls": 11, "waits_in_frees": 5});
+    assert_fields(&page["strategies"][0], wanted, "");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     std::fs::write(&path, &text).unwrap();
@@ -166,21 +139,16 @@ fn a_file_replaces_prices() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("prices.toml");
     let trace = folder.path().join("trace.csv");
-    std::fs::write(&trace, log(&[(0, "allocate", 1, 1024 * MIB, 0)])).unwrap();
+    std::fs::write(&trace, log("0 allocate 1 1024 0")).unwrap();
     let with = |prices: &str| {
         std::fs::write(&path, prices).unwrap();
-        let prices = ["--prices", path.to_str().unwrap()];
-        replay(
-            &trace,
-            &[&["--json", "--strategy", "passthrough"], &prices[..]].concat(),
-        )
+        let prices = path.to_str().unwrap();
+        replay(&trace, &["--json", "--strategy", "passthrough", "--prices", prices])
     };
     let page = with("allocate_us = 1.5\n").json();
     assert_eq!(page["strategies"][0]["driver_ns"], 251_500);
-    assert_eq!(
-        (&page["prices"]["allocate_us"], &page["prices"]["free_us"]),
-        (&1.5.into(), &60.0.into())
-    );
+    let wanted = json!({"allocate_us": 1.5, "free_us": 60.0});
+    assert_fields(&page["prices"], wanted, "");
     assert_eq!(page["price_table"], path.display().to_string());
     let table = replay(&trace, &[]).text;
     assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
@@ -194,21 +162,17 @@ fn a_file_replaces_prices() {
 
 #[test]
 fn the_request_that_ended_a_job_is_played() {
-    let died = [
-        (0, "allocate", 1, 10 * MIB, 0),
-        (10, "allocate failure", 0, 40 * MIB, 0),
-        // The job unwinds.
-        (20, "free", 1, 10 * MIB, 0),
-    ];
+    // After the failure the job unwinds.
+    let died = log("0 allocate 1 10 0, 10 failure 0 40 0, 20 free 1 10 0");
     let arguments = ["--strategy", "passthrough", "--device-memory", "45MiB"];
-    let (page, _) = peaks(&log(&died), &arguments);
+    let (page, _) = peaks(&died, &arguments);
     assert_eq!(page["peak_live"], 50 * MIB);
     let wanted = json!({"failed": 1, "smallest_device": 50 * MIB});
     assert_fields(&page["strategies"][0], wanted, "");
     assert_says(page["notes"][0].text(), "for 40.0 MiB, failed");
     // A job that got memory after the failure has recovered from it.
-    let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
-    let (page, _) = peaks(&log(&recovered), &arguments);
+    let recovered = died + "0,23:59:59.000030,allocate,0x1,5242880,0\n";
+    let (page, _) = peaks(&recovered, &arguments);
     assert_fields(&page, json!({"peak_live": 10 * MIB, "notes": []}), "");
     assert_eq!(page["strategies"][0]["failed"], 0);
 }

@@ -22,18 +22,14 @@ pub fn chromium() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("VRAMSHIM_CHROMIUM") {
         return Some(path.into());
     }
-    let names = [
-        "chromium",
-        "chromium-browser",
-        "google-chrome",
-        "chrome",
-        "headless_shell",
-    ];
-    let folders: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
-    let paths = names
-        .iter()
-        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    paths.into_iter().find(|path| path.is_file())
+    let path = std::env::var_os("PATH")?;
+    let in_path = |name: &str| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
+    };
+    let names = "chromium chromium-browser google-chrome chrome headless_shell";
+    names.split(' ').find_map(in_path)
 }
 
 pub struct Browser {
@@ -84,10 +80,7 @@ impl Browser {
         // the child has them. They are copied to high numbers first, because they may be 3 and 4 themselves.
         unsafe {
             command.pre_exec(move || {
-                let high = [
-                    libc::fcntl(ends[0], libc::F_DUPFD, 50),
-                    libc::fcntl(ends[1], libc::F_DUPFD, 50),
-                ];
+                let high = ends.map(|end| libc::fcntl(end, libc::F_DUPFD, 50));
                 if libc::dup2(high[0], 3) < 0 || libc::dup2(high[1], 4) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -117,10 +110,8 @@ impl Browser {
             _profile: profile,
         };
         let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
-        let attached = browser.ask(
-            "Target.attachToTarget",
-            json!({"targetId": target["targetId"], "flatten": true}),
-        );
+        let target = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = browser.ask("Target.attachToTarget", target);
         browser.session = Some(attached["sessionId"].text().to_owned());
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.ask(&format!("{domain}.enable"), json!({}));
@@ -159,14 +150,12 @@ impl Browser {
         let parameters = &message["params"];
         match message["method"].as_str() {
             Some("Page.loadEventFired") => self.loaded = true,
-            Some("Runtime.exceptionThrown") => {
-                self.complaints
-                    .push(format!("exception: {}", parameters["exceptionDetails"]));
+            Some(what @ ("Runtime.exceptionThrown" | "Log.entryAdded")) => {
+                self.complaints.push(format!("{what}: {parameters}"));
             }
             Some("Runtime.consoleAPICalled") if parameters["type"] != "log" => {
                 self.complaints.push(format!("console: {}", parameters["args"]));
             }
-            Some("Log.entryAdded") => self.complaints.push(format!("log: {}", parameters["entry"]["text"])),
             Some("Network.requestWillBeSent") => {
                 let url = parameters["request"]["url"].as_str().unwrap_or_default();
                 if !url.starts_with("file:") && !url.starts_with("data:") && url != "about:blank" {
@@ -179,10 +168,8 @@ impl Browser {
 
     /// Sets the size of the window, and the colours that the user prefers.
     pub fn look(&mut self, width: u32, height: u32, scheme: &str) {
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}),
-        );
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.ask("Emulation.setDeviceMetricsOverride", metrics);
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.ask("Emulation.setEmulatedMedia", json!({"features": features}));
         self.settle();
@@ -201,15 +188,10 @@ impl Browser {
 
     /// The value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
-        let answer = self.ask(
-            "Runtime.evaluate",
-            json!({"expression": expression, "returnByValue": true, "awaitPromise": true}),
-        );
-        assert!(
-            answer.get("exceptionDetails").is_none(),
-            "{expression}: {}",
-            answer["exceptionDetails"]
-        );
+        let question = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.ask("Runtime.evaluate", question);
+        let exception = answer.get("exceptionDetails");
+        assert!(exception.is_none(), "{expression}: {exception:?}");
         answer["result"]["value"].clone()
     }
 
@@ -221,9 +203,7 @@ impl Browser {
     pub fn text(&mut self, selector: &str) -> String {
         let selector = serde_json::to_string(selector).expect("JSON");
         let text = self.value(&format!("document.querySelector({selector}).innerText"));
-        text.as_str()
-            .unwrap_or_else(|| panic!("{selector} has no text"))
-            .to_owned()
+        text.text().to_owned()
     }
 
     pub fn assert_shows(&mut self, selector: &str, words: &[&str]) {
@@ -241,16 +221,10 @@ impl Browser {
 
     /// Presses the left button at `from`, moves to `to`, and lets go.
     pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
-        let steps = [
-            ("mousePressed", from, 1),
-            ("mouseMoved", to, 1),
-            ("mouseReleased", to, 0),
-        ];
-        for (kind, (x, y), buttons) in steps {
-            self.ask(
-                "Input.dispatchMouseEvent",
-                json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1}),
-            );
+        for (kind, (x, y), buttons) in [("Pressed", from, 1), ("Moved", to, 1), ("Released", to, 0)] {
+            let kind = format!("mouse{kind}");
+            let event = json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1});
+            self.ask("Input.dispatchMouseEvent", event);
         }
         self.settle();
     }
@@ -258,10 +232,9 @@ impl Browser {
     /// Presses a key that the focused element gets.
     pub fn press(&mut self, key: &str) {
         for kind in ["keyDown", "keyUp"] {
-            self.ask(
-                "Input.dispatchKeyEvent",
-                json!({"type": kind, "key": key, "windowsVirtualKeyCode": if key == "Tab" { 9 } else { 0 }}),
-            );
+            let code = if key == "Tab" { 9 } else { 0 };
+            let event = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});
+            self.ask("Input.dispatchKeyEvent", event);
         }
         self.settle();
     }

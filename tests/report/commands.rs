@@ -10,9 +10,7 @@ use super::{browser, job, vramshim};
 /// Each command of the page is typed into a shell as it stands there, in an empty folder.
 #[test]
 fn the_commands_of_the_page_work_as_they_are_typed() {
-    let Some(mut browser) = browser("the commands of the page") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     let folder = TempDir::new().unwrap();
     // A name that a shell would take apart.
     let odd = folder.path().join("it's a $HOME");
@@ -26,12 +24,8 @@ fn the_commands_of_the_page_work_as_they_are_typed() {
     let commands = browser.value("[...document.querySelectorAll('.commands code')].map((code) => code.textContent)");
     let commands: Vec<String> = serde_json::from_value(commands).unwrap();
     assert_eq!(commands.len(), 9, "{commands:?}");
-    let program = support::program();
-    let path = format!(
-        "{}:{}",
-        program.parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
+    let (program, others) = (support::program(), std::env::var("PATH").unwrap());
+    let path = format!("{}:{others}", program.parent().unwrap().display());
     for command in &commands {
         let empty = TempDir::new().unwrap();
         let output = Command::new("sh")
@@ -58,9 +52,7 @@ fn the_commands_of_the_page_work_as_they_are_typed() {
 
 #[test]
 fn another_run_to_compare_with_is_in_the_panel_of_changes() {
-    let Some(mut browser) = browser("--against") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     let folder = TempDir::new().unwrap();
     let (new, old) = (folder.path().join("new"), folder.path().join("old"));
     std::fs::create_dir(&new).unwrap();

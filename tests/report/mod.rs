@@ -10,8 +10,8 @@ use std::process::Command;
 
 use browser::Browser;
 use job::{BEGAN_NS, FAILED_NS, HOSTILE, PEAK_NS, REQUESTED, SPIKE};
-use serde_json::Value;
-use support::{Fields, GIB, Printed, Runs};
+use serde_json::{Value, json};
+use support::{Fields, GIB, Printed, Runs, assert_fields, assert_says, left_out};
 use tempfile::TempDir;
 
 /// The panels, in their order.
@@ -53,20 +53,18 @@ fn page(folder: &Path, ranks: u32) -> (PathBuf, Vec<job::Truth>) {
 }
 
 /// A browser, or `None` if there is none. `VRAMSHIM_NEED_CHROMIUM` makes that an error.
-fn browser(what: &str) -> Option<Browser> {
-    match browser::chromium() {
-        Some(program) => Some(Browser::start(&program)),
-        None if std::env::var_os("VRAMSHIM_NEED_CHROMIUM").is_some() => panic!("no Chromium is installed"),
-        None => {
-            eprintln!("LEFT OUT: {what}: no Chromium in PATH (VRAMSHIM_CHROMIUM can name one)");
-            None
-        }
+fn browser() -> Option<Browser> {
+    let program = browser::chromium();
+    if program.is_none() {
+        assert!(std::env::var_os("VRAMSHIM_NEED_CHROMIUM").is_none(), "no Chromium");
+        left_out("the page in a browser: no Chromium in PATH (VRAMSHIM_CHROMIUM can name one)");
     }
+    program.map(|program| Browser::start(&program))
 }
 
 /// The page of a job in a browser, if there is one.
-fn opened(what: &str, ranks: u32) -> Option<(Browser, Vec<job::Truth>, TempDir)> {
-    let mut browser = browser(what)?;
+fn opened(ranks: u32) -> Option<(Browser, Vec<job::Truth>, TempDir)> {
+    let mut browser = browser()?;
     let folder = TempDir::new().unwrap();
     let (page, truths) = page(folder.path(), ranks);
     browser.look(1280, 900, "light");
@@ -81,45 +79,36 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
     let data = data(&truth.path);
     let process = &data["processes"][0];
     let device = &process["devices"][0];
-    assert_eq!(process["events"]["in_all"].as_u64(), Some(truth.events));
-    assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
-    assert_eq!(device["peak_ns"].as_u64(), Some(PEAK_NS));
+    assert_eq!(process["events"]["in_all"], truth.events);
+    assert_fields(device, json!({"peak_bytes": truth.peak, "peak_ns": PEAK_NS}), "");
     let (times, bytes) = (numbers(&device["live"]["times_ns"]), numbers(&device["live"]["bytes"]));
-    let place = times
-        .iter()
-        .position(|&time| time == PEAK_NS as i64)
-        .expect("the time of the peak");
+    let place = times.iter().position(|&time| time == PEAK_NS as i64);
+    let place = place.expect("the time of the peak");
     assert_eq!(bytes[place] as u64, truth.peak);
     assert_eq!(bytes.iter().max(), Some(&bytes[place]));
     assert!(truth.events > 12_000, "so few events would all be in the data");
     let moments = numbers(&process["holdings"]["moments_ns"]);
-    let named = process["holdings"]["named"].as_array().unwrap();
-    for (kind, time_ns, live) in [
-        ("peak", PEAK_NS, truth.peak),
-        ("failure", FAILED_NS, truth.live_at_failure),
-    ] {
-        let moment = named.iter().find(|named| named["kind"] == kind).expect(kind)["moment"]
-            .as_i64()
-            .unwrap();
+    let named = process["holdings"]["named"].list();
+    let (peak, at_failure) = (truth.peak, truth.live_at_failure);
+    for (kind, time_ns, live) in [("peak", PEAK_NS, peak), ("failure", FAILED_NS, at_failure)] {
+        let moment = named.iter().find(|named| named["kind"] == kind).expect(kind);
+        let moment = moment["moment"].number() as i64;
         assert_eq!(moments[moment as usize] as u64, time_ns, "{kind}");
-        let groups = process["holdings"]["groups"].as_array().unwrap();
+        let groups = process["holdings"]["groups"].list();
         let held = groups.iter().map(|group| {
             let known = numbers(&group["moments"]).partition_point(|&changed| changed <= moment);
-            known
-                .checked_sub(1)
-                .map_or(0, |place| numbers(&group["bytes"])[place] as u64)
+            let last = known.checked_sub(1);
+            last.map_or(0, |place| numbers(&group["bytes"])[place] as u64)
         });
         assert_eq!(held.sum::<u64>(), live, "the groups at the {kind} sum to the ledger");
     }
     let verdict = &process["verdict"];
-    assert_eq!(verdict["name"], "cached_but_unusable");
-    assert_eq!(verdict["requested"].as_u64(), Some(REQUESTED));
-    let parts = verdict["parts"].as_array().unwrap();
-    assert_eq!(
-        parts.iter().map(|part| part["bytes"].as_i64().unwrap()).sum::<i64>() as u64,
-        24 * GIB
-    );
-    assert_eq!(process["space"]["largest_free"].as_u64(), Some(SPIKE));
+    let wanted = json!({"name": "cached_but_unusable", "requested": REQUESTED});
+    assert_fields(verdict, wanted, "");
+    let parts = verdict["parts"].list().iter();
+    let parts = parts.map(|part| part["bytes"].as_i64().expect("bytes"));
+    assert_eq!(parts.sum::<i64>() as u64, 24 * GIB);
+    assert_eq!(process["space"]["largest_free"], SPIKE);
 }
 
 #[test]
@@ -190,12 +179,8 @@ fn the_newest_journals_are_found_and_bad_arguments_refused() {
         assert_eq!(told.code, Some(code), "{arguments:?}: {}", told.said);
         assert!(!told.said.contains(".tmp"), "{}", told.said);
     }
-    for (page, is_there) in [("partly", true), ("beside", true), ("empty", false)] {
-        assert_eq!(
-            folder.path().join(page).with_extension("html").exists(),
-            is_there,
-            "{page}"
-        );
+    for (page, is_there) in [("partly.html", true), ("beside.html", true), ("empty.html", false)] {
+        assert_eq!(folder.path().join(page).exists(), is_there, "{page}");
     }
 }
 
@@ -213,8 +198,7 @@ fn a_long_journal_makes_a_small_page() {
     assert!(size < 3 << 20, "{size} bytes");
     let data = data(&folder.path().join("long.vraj"));
     let device = &data["processes"][0]["devices"][0];
-    assert_eq!(device["peak_bytes"].as_u64(), Some(truth.peak));
-    assert_eq!(device["peak_ns"].as_u64(), Some(truth.peak_ns));
+    assert_fields(device, json!({"peak_bytes": truth.peak, "peak_ns": truth.peak_ns}), "");
     assert!(
         data["processes"][0]["replay"].is_null(),
         "its requests are for `vramshim replay`"
@@ -224,16 +208,14 @@ fn a_long_journal_makes_a_small_page() {
 #[test]
 fn the_first_rank_is_the_one_that_failed_or_that_differs() {
     let folder = TempDir::new().unwrap();
-    let paths: Vec<PathBuf> = (0..4)
-        .map(|rank| job::write(folder.path(), rank).unwrap().path)
-        .collect();
+    let paths = [0, 1, 2, 3].map(|rank| job::write(folder.path(), rank).unwrap().path);
     let all = data(folder.path());
     assert_eq!(all["processes"][0]["rank"], "0");
-    assert!(all["first_because"].as_str().unwrap().contains("out of memory"));
+    assert_says(all["first_because"].text(), "out of memory");
     std::fs::remove_file(&paths[0]).unwrap();
     let all = data(folder.path());
     assert_eq!(all["processes"][0]["rank"], "2", "its peak is lower");
-    assert!(all["first_because"].as_str().unwrap().contains("differs most"));
+    assert_says(all["first_because"].text(), "differs most");
 }
 
 /// The state that each panel was drawn for.
@@ -247,17 +229,27 @@ fn shown(browser: &mut Browser) -> Vec<String> {
 fn selection(browser: &mut Browser) -> [f64; 3] {
     let shown = shown(browser);
     assert!(shown.iter().all(|one| *one == shown[0]), "{shown:?}");
-    let numbers: Vec<f64> = shown[0]
-        .split(' ')
-        .skip(1)
-        .map(|number| number.parse().unwrap())
-        .collect();
-    numbers.try_into().unwrap()
+    let numbers = shown[0].split(' ').skip(1).map(|number| number.parse().unwrap());
+    numbers.collect::<Vec<f64>>().try_into().unwrap()
+}
+
+/// Where the chart is: x, y, width and height.
+fn chart(browser: &mut Browser) -> [f64; 4] {
+    let chart = browser.value(
+        "(() => { const { x, y, width, height } = document.querySelector('#timeline canvas').getBoundingClientRect(); \
+         return [x, y, width, height]; })()",
+    );
+    serde_json::from_value(chart).unwrap()
+}
+
+/// The place of a share of the chart's time.
+fn place([x, y, width, height]: [f64; 4], share: f64) -> (f64, f64) {
+    (x + 74.0 + share * (width - 82.0), y + height / 2.0)
 }
 
 #[test]
 fn the_page_shows_all_panels_and_a_range_moves_them_all() {
-    let Some((mut browser, truths, _folder)) = opened("the page in a browser", 3) else {
+    let Some((mut browser, truths, _folder)) = opened(3) else {
         return;
     };
     for panel in PANELS {
@@ -270,11 +262,9 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     }
     // The page begins at the failure.
     assert_eq!(selection(&mut browser)[2], FAILED_NS as f64);
+    // The cause comes first.
     let verdict = browser.text("#verdict .body");
-    assert!(
-        verdict.starts_with("Free memory that cannot be used"),
-        "the cause comes first: {verdict}"
-    );
+    assert!(verdict.starts_with("Free memory that cannot be used"), "{verdict}");
     let holder = "Largest holder in this process: ";
     browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
     browser.assert_shows("#ledger", &["sum 24.00 GiB", "(99 <b>other</b>)"]);
@@ -291,19 +281,12 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     let moved = ["holders", "changes", "flame", "growth", "events", "ranks", "ledger"];
     let before = moved.map(|panel| browser.text(&format!("#{panel} .body")));
     browser.value("document.querySelector('#timeline canvas').scrollIntoView({block: 'center'})");
-    let chart = browser.value(
-        "(() => { const { x, y, width, height } = document.querySelector('#timeline canvas').getBoundingClientRect(); \
-         return [x, y, width, height]; })()",
-    );
-    let chart: [f64; 4] = serde_json::from_value(chart).unwrap();
-    let at = |share: f64| (chart[0] + 74.0 + share * (chart[2] - 82.0), chart[1] + chart[3] / 2.0);
-    browser.drag(at(0.2), at(0.4));
+    let chart = chart(&mut browser);
+    browser.drag(place(chart, 0.2), place(chart, 0.4));
     let [from, to, moment] = selection(&mut browser);
     let whole = (FAILED_NS + 1_000_000) as f64;
-    assert!(
-        (from / whole - 0.2).abs() < 0.01 && (to / whole - 0.4).abs() < 0.01,
-        "{from} {to}"
-    );
+    let is_near = |time: f64, share: f64| (time / whole - share).abs() < 0.01;
+    assert!(is_near(from, 0.2) && is_near(to, 0.4), "{from} {to}");
     assert!(from <= moment && moment <= to, "the moment lies in the range");
     for (panel, before) in moved.iter().zip(before) {
         assert_ne!(browser.text(&format!("#{panel} .body")), before, "{panel} did not move");
@@ -334,17 +317,14 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     browser.press("ArrowRight");
     assert!(selection(&mut browser)[2] > BEGAN_NS as f64);
 
-    // Another rank.
+    // Another rank: of those that did not fail, rank 2 differs most.
     browser.click("#ranks li:nth-child(2) button");
-    assert!(
-        shown(&mut browser)[0].starts_with("4713 "),
-        "rank 2 differs most of those that did not fail"
-    );
+    assert!(shown(&mut browser)[0].starts_with("4713 "));
 }
 
 #[test]
 fn the_peak_is_drawn_at_every_zoom() {
-    let Some((mut browser, truths, _folder)) = opened("the peak at every zoom", 1) else {
+    let Some((mut browser, truths, _folder)) = opened(1) else {
         return;
     };
     browser.click("#jump-peak");
@@ -366,11 +346,9 @@ fn the_peak_is_drawn_at_every_zoom() {
         assert_eq!(chart["highestAt"], PEAK_NS.to_string().as_str());
         assert_eq!(chart["columns"], peak.as_str());
         let drawn = browser.value(TOP).as_f64().unwrap();
-        let pixel = chart["scale"].as_str().unwrap().parse::<f64>().unwrap() / 258.0;
-        assert!(
-            (drawn - truths[0].peak as f64).abs() < 3.0 * pixel,
-            "{drawn} is drawn from {from} to {to}"
-        );
+        let pixel = chart["scale"].text().parse::<f64>().unwrap() / 258.0;
+        let is_drawn = (drawn - truths[0].peak as f64).abs() < 3.0 * pixel;
+        assert!(is_drawn, "{drawn} is drawn from {from} to {to}");
         browser.press("+");
     }
     assert!(zooms > 15, "{zooms} zooms");
@@ -381,9 +359,7 @@ const AUDIT: &str = include_str!("audit.js");
 
 #[test]
 fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
-    let Some(mut browser) = browser("themes, widths, contrast and print") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     let folder = TempDir::new().unwrap();
     let (page, _) = page(folder.path(), 3);
     for scheme in ["light", "dark"] {
@@ -393,7 +369,7 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
             browser.value("document.querySelectorAll('details').forEach((part) => (part.open = true))");
             browser.settle();
             let missing = browser.value(AUDIT);
-            assert_eq!(missing, serde_json::json!([]), "{scheme} on a {device}: {missing:#}");
+            assert_eq!(missing, json!([]), "{scheme} on a {device}: {missing:#}");
         }
     }
     // The button changes what the system prefers.
@@ -403,7 +379,7 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
     let dark = browser.value(ground);
     browser.click("#theme");
     assert_ne!(browser.value(ground), dark);
-    let paper = browser.ask("Page.printToPDF", serde_json::json!({"printBackground": true}));
+    let paper = browser.ask("Page.printToPDF", json!({"printBackground": true}));
     let paper = paper["data"].text();
     assert!(paper.starts_with("JVBERi") && paper.len() > 26_000, "%PDF in base64");
     let pages = browser.value(&format!(r"atob('{paper}').match(/\/Type\s*\/Page\b/g).length"));
@@ -412,32 +388,24 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
 
 #[test]
 fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {
-    let Some((mut browser, ..)) = opened("the first screen", 1) else {
-        return;
-    };
+    let Some((mut browser, ..)) = opened(1) else { return };
     browser.look(1440, 900, "light");
     assert_eq!(browser.text("#verdict-title").to_uppercase(), "FRAGMENTED");
-    let chart = browser
-        .value("(() => { const box = document.querySelector('#timeline canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; })()");
-    let [x, y, width, height]: [f64; 4] = serde_json::from_value(chart).unwrap();
-    assert!(y + height < 900.0, "the chart ends at {}", y + height);
+    let chart = chart(&mut browser);
+    let bottom = chart[1] + chart[3];
+    assert!(bottom < 900.0, "the chart ends at {bottom}");
     // One process has no ranks to compare.
     assert_eq!(browser.value("document.getElementById('ranks').hidden"), true);
     let before = selection(&mut browser);
-    let at = |share: f64| (x + 74.0 + share * (width - 82.0), y + height / 2.0);
-    let point = |browser: &mut Browser, (x, y): (f64, f64)| {
-        browser.ask(
-            "Input.dispatchMouseEvent",
-            serde_json::json!({"type": "mouseMoved", "x": x, "y": y}),
-        );
-        browser.text(".tip")
-    };
     // The middle of a step: the weights, the leak and the blocks of the step are live.
-    let told = point(&mut browser, at((PEAK_NS as f64 - before[0]) / (before[1] - before[0])));
-    for wanted in ["live ", "reserved ", "cached ", "allocation", "largest first"] {
-        assert!(told.contains(wanted), "{wanted:?} is not in {told}");
-    }
-    browser.drag(at(0.2), at(0.4));
+    let (x, y) = place(chart, (PEAK_NS as f64 - before[0]) / (before[1] - before[0]));
+    let moved = json!({"type": "mouseMoved", "x": x, "y": y});
+    browser.ask("Input.dispatchMouseEvent", moved);
+    browser.assert_shows(
+        ".tip",
+        &["live ", "reserved ", "cached ", "allocation", "largest first"],
+    );
+    browser.drag(place(chart, 0.2), place(chart, 0.4));
     let [from, to, _] = selection(&mut browser);
     assert!(from > before[0] && to < before[1]);
     browser.press("Escape");
@@ -450,9 +418,7 @@ fn the_first_range_of_a_leak_is_the_one_that_the_verdict_names() {
     let journal = finished.journals().pop().unwrap();
     let verdict = data(&journal)["processes"][0]["verdict"].clone();
     assert_eq!(verdict["name"], "growth", "{verdict}");
-    let Some(mut browser) = browser("the first range") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     let folder = TempDir::new().unwrap();
     vramshim(&[journal.to_str().unwrap(), "-o", "leak.html"], folder.path()).ok();
     browser.open(&folder.path().join("leak.html"));
@@ -463,16 +429,13 @@ fn the_first_range_of_a_leak_is_the_one_that_the_verdict_names() {
 
 #[test]
 fn the_keyboard_reaches_everything() {
-    let Some((mut browser, ..)) = opened("the keyboard", 3) else {
-        return;
-    };
+    let Some((mut browser, ..)) = opened(3) else { return };
     let mut panels = Vec::new();
     for _ in 0..400 {
         browser.press("Tab");
-        let panel = browser.value(
-            "document.activeElement.closest('section, header, #selection')?.id ?? document.activeElement.className",
-        );
-        let panel = panel.as_str().unwrap_or_default().to_owned();
+        let focused = "document.activeElement";
+        let panel = format!("{focused}.closest('section, header, #selection')?.id ?? {focused}.className");
+        let panel = browser.value(&panel).as_str().unwrap_or_default().to_owned();
         if panels.last() != Some(&panel) {
             panels.push(panel);
         }
@@ -480,16 +443,12 @@ fn the_keyboard_reaches_everything() {
             break;
         }
     }
-    for wanted in ["skip", "verdict", "changes"] {
-        assert!(
-            panels.iter().any(|panel| panel == wanted),
-            "{wanted} is not in {panels:?}"
-        );
-    }
-    let places: Vec<usize> = ["timeline", "selection", "holders", "flame", "ranks", "events", "about"]
-        .iter()
-        .map(|wanted| panels.iter().position(|panel| panel == wanted).unwrap())
-        .collect();
+    let place = |wanted: &str| {
+        let place = panels.iter().position(|panel| panel == wanted);
+        place.unwrap_or_else(|| panic!("{wanted} is not in {panels:?}"))
+    };
+    let _ = ["skip", "verdict", "changes"].map(place);
+    let places = ["timeline", "selection", "holders", "flame", "ranks", "events", "about"].map(place);
     assert!(places.is_sorted(), "the order of {panels:?}");
     // The bars of the flame graph are one stop; arrows lead from bar to bar.
     browser.value("document.querySelector('.flame g').focus()");
@@ -498,8 +457,6 @@ fn the_keyboard_reaches_everything() {
     browser.press("Enter");
     assert!(browser.text("#flame .path").contains("all"));
     browser.press("Escape");
-    assert_eq!(
-        browser.value("document.querySelector('#flame .path').childElementCount"),
-        0
-    );
+    let path = browser.value("document.querySelector('#flame .path').childElementCount");
+    assert_eq!(path, 0);
 }

@@ -8,7 +8,7 @@ use support::{Fields, Job, MIB, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
-use super::{browser, data, job, vramshim};
+use super::{PANELS, browser, data, job, vramshim};
 use crate::deaths::job as dying;
 
 /// The page of these journals, in a browser.
@@ -19,7 +19,7 @@ fn open(browser: &mut Browser, folder: &Path, journals: &Path) {
     browser.look(1280, 900, "light");
     browser.open(&page);
     // Why a request did not fit is a question of some failures alone.
-    for panel in super::PANELS.iter().filter(|panel| **panel != "space") {
+    for panel in PANELS.iter().filter(|panel| **panel != "space") {
         let text = browser.text(&format!("#{panel} .body"));
         assert!(!text.trim().is_empty(), "{panel} is empty");
     }
@@ -35,7 +35,7 @@ fn a_job_that_runs_is_said_to_run() {
     assert_eq!(process["trust"]["running"], true);
     assert_eq!(process["ended"], "running");
     assert_eq!(process["devices"][0]["live_at_end"], 1u64 << 30);
-    if let Some(mut browser) = browser("the page of a running job") {
+    if let Some(mut browser) = browser() {
         open(&mut browser, folder.path(), &journals);
         browser.assert_shows("#trust", &["the process still ran when this was made"]);
         browser.assert_shows("#verdict", &["running, after"]);
@@ -48,20 +48,13 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
     let finished = dying("killed").run();
     let journals = finished.folder.path().join("journals");
     let process = &data(&journals)["processes"][0];
-    assert_eq!(
-        (&process["trust"]["running"], &process["ended_by_failure"]),
-        (&false.into(), &false.into())
-    );
+    let (is_running, by_failure) = (&process["trust"]["running"], &process["ended_by_failure"]);
+    assert_eq!([is_running, by_failure], [false; 2]);
     assert_eq!(process["devices"][0]["live_at_end"], 4u64 << 30);
-    let Some(mut browser) = browser("the page of a killed job") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     open(&mut browser, finished.folder.path(), &journals);
-    let verdict = browser.text("#verdict .body");
-    assert!(
-        verdict.starts_with("Ended without exit: killed or crashed"),
-        "{verdict}"
-    );
+    let told = browser.text("#verdict .body");
+    assert!(told.starts_with("Ended without exit: killed or crashed"), "{told}");
     let holder = "Largest holder in this process: 4.00 GiB";
     browser.assert_shows("#verdict", &["Next: Look for the end of the process", holder]);
     browser.assert_shows("#holders", &["4.00 GiB"]);
@@ -75,15 +68,11 @@ fn a_full_journal_says_from_when_on_events_are_missing() {
     let journals = finished.folder.path().join("journals");
     let process = &data(&journals)["processes"][0];
     assert!(process["trust"]["lost"].as_u64() > Some(0), "{}", process["trust"]);
-    let Some(mut browser) = browser("the page of a full journal") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     open(&mut browser, finished.folder.path(), &journals);
     browser.assert_shows("#trust", &["lost, the first at", "incomplete"]);
-    assert_eq!(
-        browser.value("document.getElementById('trust').classList.contains('bad')"),
-        true
-    );
+    let is_bad = browser.value("document.getElementById('trust').classList.contains('bad')");
+    assert_eq!(is_bad, true);
 }
 
 #[test]
@@ -98,22 +87,15 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
     (0..2).for_each(|rank| drop(write(rank, job::STARTED_S)));
     assert_eq!(journals_in(&journals).len(), 5);
     let all = data(&journals);
-    let told: Vec<(u64, &str)> = all["processes"]
-        .list()
-        .iter()
-        .map(|process| (process["run"].number(), process["rank"].text()))
-        .collect();
+    let told = all["processes"].list().iter();
+    let told: Vec<_> = told.map(|one| (one["run"].number(), one["rank"].text())).collect();
     assert_eq!(told, [(0, "0"), (0, "1"), (1, "0"), (1, "2"), (1, "1")]);
     assert!(all["first_because"].text().starts_with("it is of the newest run, and "));
-    let Some(mut browser) = browser("the page of several runs") else {
-        return;
-    };
+    let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journals);
     let mut texts = |selector: &str, field: &str| -> Vec<String> {
-        let list = browser.value(&format!(
-            "[...document.querySelectorAll('{selector}')].map((one) => one.{field})"
-        ));
-        serde_json::from_value(list).unwrap()
+        let list = format!("[...document.querySelectorAll('{selector}')].map((one) => one.{field})");
+        serde_json::from_value(browser.value(&list)).unwrap()
     };
     // The list at the head of the page tells them apart, too.
     for (headings, new, old) in [
@@ -121,14 +103,10 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
         (texts("#process optgroup", "label"), "", ""),
     ] {
         assert_eq!(headings.len(), 2, "{headings:?}");
-        assert!(
-            headings[0].starts_with(&format!("{new}2026-09-21 14:13:20 UTC")),
-            "{headings:?}"
-        );
-        assert!(
-            headings[1].starts_with(&format!("{old}2026-09-20 14:13:20 UTC")),
-            "{headings:?}"
-        );
+        for (heading, begin, day) in [(&headings[0], new, 21), (&headings[1], old, 20)] {
+            let begin = format!("{begin}2026-09-{day} 14:13:20 UTC");
+            assert!(heading.starts_with(&begin), "{headings:?}");
+        }
     }
     browser.assert_shows("#subtitle", &["started 2026-09-21T14:13:20Z"]);
     // A process of the older run.

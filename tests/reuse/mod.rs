@@ -13,21 +13,13 @@ fn scene(name: &str) -> Job {
 fn a_failed_call_for_a_peers_event_does_not_hand_its_memory_out() {
     for strategy in STRATEGIES {
         let run = |fault: &str| {
-            scene("peer")
-                .sim("8GiB", 2)
-                .env("SIMGPU_FAULTS", fault)
-                .strategy(strategy)
-                .run()
+            let job = scene("peer").sim("8GiB", 2).env("SIMGPU_FAULTS", fault);
+            job.strategy(strategy).run().ok().stdout
         };
-        let calls: Vec<u64> = (run("").ok().stdout.split_whitespace())
-            .map(|number| number.parse().expect("a number"))
-            .collect();
-        for (name, count) in ["cuEventCreate", "cuCtxRecordEvent", "cuEventSynchronize"]
-            .into_iter()
-            .zip(calls)
-        {
-            for which in 1..=count {
-                run(&format!("{name}:{which}=999")).ok();
+        let names = ["cuEventCreate", "cuCtxRecordEvent", "cuEventSynchronize"];
+        for (name, count) in names.into_iter().zip(run("").split_whitespace()) {
+            for which in 1..=count.parse::<u64>().expect("a number") {
+                run(&format!("{name}:{which}=999"));
             }
         }
     }

@@ -10,10 +10,8 @@ const SIMULATED: &str = "GPU-51585f66-6d74-7b82-8990-979ea5acb3ba";
 fn run(words: &str) -> Printed {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(program());
-    command
-        .arg("run")
-        .env_remove("CUDA_VISIBLE_DEVICES")
-        .current_dir(folder.path());
+    command.arg("run").current_dir(folder.path());
+    command.env_remove("CUDA_VISIBLE_DEVICES");
     for word in words.split_whitespace() {
         match word.split_once('=') {
             Some((name, value)) if word.starts_with(|letter: char| letter.is_uppercase()) && name.contains('_') => {
@@ -85,16 +83,13 @@ fn run_refuses_what_would_have_no_effect() {
 
 #[test]
 fn run_says_where_it_records_unless_it_shall_be_quiet() {
-    assert!(
-        run("")
-            .said
-            .starts_with("vramshim: journals go to ./vramshim-echo (programs of other names")
-    );
-    assert!(
-        run("--dir /tmp/j")
-            .said
-            .starts_with("vramshim: journals go to /tmp/j\n")
-    );
+    for (words, place) in [
+        ("", "./vramshim-echo (programs of other names"),
+        ("--dir /tmp/j", "/tmp/j\n"),
+    ] {
+        let begin = format!("vramshim: journals go to {place}");
+        assert!(run(words).said.starts_with(&begin), "{words}");
+    }
     assert_eq!(run("--quiet").said + &run("VRAMSHIM_JOURNAL_MAX=0").said, "");
 }
 

@@ -91,10 +91,8 @@ fn ranges_and_marks_of_nvtx_are_marks() {
         (end, "outer"),
         (end, "long"),
     ];
-    assert_eq!(
-        found[..expected.len()],
-        expected.map(|(kind, text)| (kind, text.to_owned()))
-    );
+    let texts = expected.map(|(kind, text)| (kind, text.to_owned()));
+    assert_eq!(found[..texts.len()], texts);
     // The innermost 36 of 100 ranges are beyond the bound, and the last event has no text.
     let deep = &found[expected.len()..found.len() - 1];
     let wanted = [begin, end].map(|kind| vec![(kind, "deep".to_owned()); 64]).concat();
@@ -107,17 +105,12 @@ fn ranges_and_marks_of_nvtx_are_marks() {
 /// What `vramshim run` with these arguments and this variable sets for its job, and what it says.
 fn environment(arguments: &[&str], (name, value): (&str, &str)) -> (Option<i32>, BTreeMap<String, String>, String) {
     let simulator = simulated("libcuda.so.1");
-    let finished = Job::new(program())
-        .alone()
-        .env(name, value)
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args([&["run"], arguments, &["--", "env"]].concat())
-        .run();
+    let job = Job::new(program()).alone().env(name, value);
+    let job = job.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
+    let finished = job.args([&["run"], arguments, &["--", "env"]].concat()).run();
     let variables = finished.stdout.lines().filter_map(|line| line.split_once('='));
-    let variables = variables
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect();
-    (finished.status.code(), variables, finished.stderr)
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    (finished.status.code(), variables.collect(), finished.stderr)
 }
 
 #[test]

@@ -18,11 +18,8 @@ fn all_pythons() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::env::split_paths(&named).filter(|path| path.is_file()).collect();
     found.push("/usr/bin/python3".into());
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    let versions = std::fs::read_dir(home.join(".pyenv/versions"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    found.extend(versions.map(|version| version.path().join("bin/python")));
+    let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten();
+    found.extend(versions.flatten().map(|version| version.path().join("bin/python")));
     found.sort();
     found
 }
@@ -66,10 +63,8 @@ fn natively(kinds: &str, arguments: &[&str]) -> Finished {
 fn read(journal: &Path) -> (Vec<Record>, Stacks) {
     let opened = Journal::open(journal).expect("a journal");
     let records = opened.records().map(|record| record.expect("a record")).collect();
-    (
-        records,
-        Stacks::beside(journal).expect("readable stacks").unwrap_or_default(),
-    )
+    let stacks = Stacks::beside(journal).expect("readable stacks");
+    (records, stacks.unwrap_or_default())
 }
 
 fn only(finished: &Finished) -> (Vec<Record>, Stacks) {
@@ -88,10 +83,8 @@ fn by_size(records: &[Record]) -> BTreeMap<u64, Vec<Result<u32, NoStack>>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for record in records {
         if let Event::Alloc(one) = record.event {
-            found
-                .entry(one.requested)
-                .or_default()
-                .push(NoStack::stack(record.stack));
+            let all = found.entry(one.requested).or_default();
+            all.push(NoStack::stack(record.stack));
         }
     }
     found
@@ -169,10 +162,8 @@ fn a_python_without_the_lock_is_left_out_and_told() {
 #[test]
 fn the_depth_is_bounded() {
     for python in pythons().into_iter().take(1) {
-        let finished = scene(&python, "lines", "python")
-            .env("VRAMSHIM_STACK_DEPTH", "5")
-            .run()
-            .ok();
+        let job = scene(&python, "lines", "python").env("VRAMSHIM_STACK_DEPTH", "5");
+        let finished = job.run().ok();
         let (records, stacks) = only(&finished);
         assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 5);
     }
@@ -193,9 +184,7 @@ fn a_call_without_the_lock_says_so() {
 fn sub_interpreters_are_left_out_and_the_main_one_is_not() {
     for python in pythons() {
         let (finished, mut records, stacks) = played(&python, "interpreters", "python");
-        let other = by_size(&records)
-            .remove(&8192)
-            .expect("the request of the sub-interpreter");
+        let other = by_size(&records).remove(&8192).expect("its request");
         // Before 3.12 a sub-interpreter's thread looks as if it did not hold the lock.
         let reasons = [Err(NoStack::Unsupported), Err(NoStack::NoLock)];
         assert!(other.len() == 1 && reasons.contains(&other[0]), "{python:?}: {other:?}");
@@ -206,11 +195,8 @@ fn sub_interpreters_are_left_out_and_the_main_one_is_not() {
 
 #[test]
 fn an_error_that_is_set_stays_set() {
-    let helper = client(
-        "stacks/helper.c",
-        "stacks_helper.so",
-        &["-shared", "-fPIC", "libcuda.so.1"],
-    );
+    let flags = ["-shared", "-fPIC", "libcuda.so.1"];
+    let helper = client("stacks/helper.c", "stacks_helper.so", &flags);
     for python in pythons() {
         let finished = scene(&python, "error", "both").args([&helper]).run().ok();
         let (records, stacks) = only(&finished);
@@ -219,11 +205,8 @@ fn an_error_that_is_set_stays_set() {
         for (place, number) in numbers.iter().enumerate() {
             let stack = stacks.get(number.unwrap()).unwrap();
             assert_eq!(stack.kind, StackKind::Both);
-            assert!(
-                stack.frames[0].function.starts_with("stacks_helper.so+0x"),
-                "{:?}",
-                stack.frames[0]
-            );
+            let first = &stack.frames[0];
+            assert!(first.function.starts_with("stacks_helper.so+0x"), "{first:?}");
             let frame = &stack.frames[stack.native];
             let expected = (format!("error-{place}"), "?");
             assert_eq!((frame.file.to_string(), &*frame.function), expected, "{python:?}");
@@ -252,11 +235,9 @@ fn a_forked_child_has_a_file_of_its_own() {
         let finished = scene(&python, "forks", "both").run().ok();
         let journals = finished.journals();
         assert_eq!(journals.len(), 2, "{python:?}: {}", finished.stderr);
-        let (of_child, of_parent): (Vec<_>, Vec<_>) =
-            journals.iter().map(|journal| read(journal)).partition(|(records, _)| {
-                let failed = |record: &Record| matches!(record.event, Event::AllocFailed { requested: 777, .. });
-                records.iter().any(failed)
-            });
+        let failed = |record: &Record| matches!(record.event, Event::AllocFailed { requested: 777, .. });
+        let all = journals.iter().map(|journal| read(journal));
+        let (of_child, of_parent): (Vec<_>, Vec<_>) = all.partition(|(records, _)| records.iter().any(failed));
         let (records, stacks) = &of_parent[0];
         let truths = truths(&finished.json(), 32);
         assert_eq!(by_size(records).len(), 2);
@@ -266,12 +247,9 @@ fn a_forked_child_has_a_file_of_its_own() {
         }
         let (records, stacks) = &of_child[0];
         let stack = stacks.get(records[0].stack).expect("the child's stack");
-        let functions: Vec<_> = shown(stack)
-            .into_iter()
-            .skip(stack.native)
-            .map(|frame| frame.2)
-            .collect();
-        assert_eq!(functions, ["raw", "fails_in_child", "forks", "<module>"], "{python:?}");
+        let functions = stack.frames[stack.native..].iter().map(|frame| &*frame.function);
+        let expected = ["raw", "fails_in_child", "forks", "<module>"];
+        assert!(functions.eq(expected), "{python:?}: {stack:?}");
 
         let (finished, records, stacks) = played(&python, "forks_first", "python");
         assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
@@ -332,11 +310,8 @@ fn native_frames_of_another_file_keep_their_places() {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("program");
     std::fs::copy(native(), &copy).unwrap();
-    let finished = Job::new(&copy)
-        .args(["deep", "4"])
-        .env("VRAMSHIM_STACKS", "native")
-        .run()
-        .ok();
+    let job = Job::new(&copy).args(["deep", "4"]).env("VRAMSHIM_STACKS", "native");
+    let finished = job.run().ok();
     std::fs::copy(program(), &copy).unwrap();
     let frame = finished.inspect()["stacks"]["live"][0]["stack"]["frames"][0].clone();
     assert!(frame["function"].text().starts_with("program+0x"), "{frame}");

@@ -30,35 +30,11 @@ class Suite:
 
 
 SUITES = [
-    Suite(
-        "cuda-python",
-        "cuda-python",
-        ["cuda.tests"],
-        quick=["cuda.tests"],
-        libraries=["nvidia/cuda_nvrtc/lib"],
-    ),
-    Suite(
-        "numba-cuda",
-        "numba-cuda",
-        ["numba.cuda.tests"],
-        quick=["numba.cuda.tests.cudadrv"],
-        plugins=["numba_fixture"],
-    ),
-    Suite(
-        "onnxruntime",
-        "onnxruntime",
-        ["scripted/test_onnxruntime.py"],
-        root=HERE,
-        stand_ins=True,
-        memory="1GiB",
-    ),
-    Suite(
-        "jax",
-        "jax",
-        ["scripted/test_jax.py"],
-        root=HERE,
-        memory="1GiB",
-    ),
+    Suite("cuda-python", "cuda-python", ["cuda.tests"], quick=["cuda.tests"], libraries=["nvidia/cuda_nvrtc/lib"]),
+    Suite("numba-cuda", "numba-cuda", ["numba.cuda.tests"], quick=["numba.cuda.tests.cudadrv"],
+          plugins=["numba_fixture"]),
+    Suite("onnxruntime", "onnxruntime", ["scripted/test_onnxruntime.py"], root=HERE, stand_ins=True, memory="1GiB"),
+    Suite("jax", "jax", ["scripted/test_jax.py"], root=HERE, memory="1GiB"),
     # Paddle allocates nothing on the simulated GPU.
     Suite("paddle", "paddle", ["scripted/test_paddle.py"], root=HERE, uses_cuda=False),
 ]

@@ -1,5 +1,6 @@
 //! What `vramshim top` says of devices: figures of NVML, processes without the library, and simulated GPUs that are not one.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -30,26 +31,12 @@ fn simulated_gpus_of_separate_runs_are_separate_devices() {
     let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
     jobs.iter_mut().for_each(|job| drop(job.tell("50")));
     let page = page(&pids);
-    let mut counts: Vec<(String, u64)> = page["devices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|device| {
-            let simulator = device["simulator"].as_str().expect("a simulated GPU").to_owned();
-            (simulator, device["processes"].number())
-        })
-        .collect();
-    counts.sort();
-    counts.dedup();
+    let devices = page["devices"].list().iter();
+    let counts = devices.map(|device| (device["simulator"].text().to_owned(), device["processes"].number()));
     let state = |folder: &tempfile::TempDir| folder.path().join("state").to_string_lossy().into_owned();
-    let mut expected = vec![
-        (state(one), 2),
-        (state(two), 1),
-        (format!("pid {}", pids[3]), 1),
-        (format!("pid {}", pids[4]), 1),
-    ];
-    expected.sort();
-    assert_eq!(counts, expected, "{page:#}");
+    let alone = |place: usize| (format!("pid {}", pids[place]), 1);
+    let expected = [(state(one), 2), (state(two), 1), alone(3), alone(4)];
+    assert_eq!(counts.collect::<BTreeSet<_>>(), expected.into(), "{page:#}");
     // Two devices each; all of them have one of two UUIDs.
     assert_eq!(page["devices"].list().len(), 8);
     super::assert_sums(&page);
@@ -81,18 +68,18 @@ fn nvml_says_how_busy_a_device_is_and_who_else_is_there() {
     assert_eq!(own["nvml_bytes"], truth["used_by_process"], "{own:#}");
     let others = page["other_processes"].list();
     let of = |pid: u32| {
+        let is_it = |one: &&Value| one["pid"] == pid && one["uuid"] == device["uuid"];
         others
             .iter()
-            .find(|one| one["pid"] == pid && one["uuid"] == device["uuid"])
-            .unwrap_or_else(|| panic!("process {pid} is missing: {page:#}"))
+            .find(is_it)
+            .unwrap_or_else(|| panic!("no {pid}: {page:#}"))
     };
     let stranger = of(other.child.id());
     assert_fields(stranger, json!({"nvml_bytes": 64 * MIB, "has_library": false}), "");
     assert!(stranger["command"].text().contains("member"), "{stranger}");
     assert_eq!(of(silent.pid())["has_library"], true);
-    let sum = |value: &Value| value.number();
-    let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
-    assert_eq!(device["used"], used, "all that is in use has an owner");
+    let owners = [own, stranger, of(silent.pid())].map(|one| one["nvml_bytes"].number());
+    assert_eq!(device["used"], owners.iter().sum::<u64>());
 }
 
 /// A process that has ended, and one under the library that was not asked for, are not told as ones without it.

@@ -50,6 +50,11 @@ fn modes(terminal: &OwnedFd) -> Vec<u8> {
     bytes
 }
 
+/// A pause while nobody reads what `top` draws.
+pub fn pause(_terminal: &mut Terminal) {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
 impl Terminal {
     /// Starts `vramshim top` with these arguments.
     pub fn start(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
@@ -66,16 +71,9 @@ impl Terminal {
         leads_session: bool,
     ) -> Terminal {
         let (mut master, mut slave) = (-1, -1);
+        let (name, modes_to_set, size) = (std::ptr::null_mut(), std::ptr::null(), size(rows, columns));
         // SAFETY: openpty writes both descriptors. The other arguments are null or only read.
-        let opened = unsafe {
-            libc::openpty(
-                &mut master,
-                &mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &size(rows, columns),
-            )
-        };
+        let opened = unsafe { libc::openpty(&mut master, &mut slave, name, modes_to_set, &size) };
         assert_eq!(opened, 0, "a pseudo terminal");
         // No child keeps the terminal alive.
         for fd in [master, slave] {
@@ -186,20 +184,13 @@ impl Terminal {
         self.text()
     }
 
-    /// Lets the terminal hang up. Returns whether `top` ends within five seconds.
-    pub fn ends_when_it_hangs_up(&mut self) -> bool {
+    /// Lets the terminal hang up. `top` must end within five seconds.
+    pub fn hang_up(&mut self) {
         // Both descriptors of the master side go: that of the thread which reads, at the next bytes, and this one.
         self.output = channel().1;
         self.press("r");
         self.master = File::open("/dev/null").expect("/dev/null");
-        let end = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < end {
-            if self.child.try_wait().expect("a child").is_some() {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        false
+        self.ended_within(Duration::from_secs(5), pause);
     }
 
     /// Stops the output of the terminal, as Ctrl+S does, so that `top` waits while it draws.
@@ -210,14 +201,14 @@ impl Terminal {
         std::thread::sleep(Duration::from_millis(300));
     }
 
-    pub fn ended_within(&mut self, limit: Duration) -> ExitStatus {
+    pub fn ended_within(&mut self, limit: Duration, meanwhile: impl Fn(&mut Terminal)) -> ExitStatus {
         let end = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status;
             }
-            assert!(Instant::now() < end, "top does not end");
-            std::thread::sleep(Duration::from_millis(20));
+            assert!(Instant::now() < end, "top does not end\n{}", self.text());
+            meanwhile(self);
         }
     }
 
@@ -225,11 +216,7 @@ impl Terminal {
         let end = Instant::now() + LIMIT;
         loop {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("its state");
-            if stat
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.trim_start().starts_with('T'))
-            {
+            if stat.contains(") T ") {
                 break;
             }
             assert!(Instant::now() < end, "top never stopped");
@@ -240,14 +227,9 @@ impl Terminal {
 
     /// Waits until `top` ends, and checks that the terminal is as it was.
     pub fn ended(&mut self) -> ExitStatus {
-        let end = Instant::now() + LIMIT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                break status;
-            }
-            assert!(Instant::now() < end, "top does not end\n{}", self.text());
-            self.take(Duration::from_millis(20));
-        };
+        let status = self.ended_within(LIMIT, |terminal| {
+            terminal.take(Duration::from_millis(20));
+        });
         self.settle();
         self.assert_restored();
         status
@@ -279,19 +261,11 @@ impl Terminal {
         let screen = self.screen.screen();
         assert!(!screen.alternate_screen(), "the alternate screen is still shown");
         assert!(!screen.hide_cursor(), "the cursor is still hidden");
-        assert_eq!(
-            modes(&self.slave),
-            self.before,
-            "the modes of the terminal were not restored"
-        );
+        assert_eq!(modes(&self.slave), self.before, "the terminal's modes");
     }
 
     pub fn assert_raw(&self) {
-        assert_ne!(
-            modes(&self.slave),
-            self.before,
-            "the modes of the terminal were not changed"
-        );
+        assert_ne!(modes(&self.slave), self.before, "the terminal's modes");
     }
 }
 

@@ -4,18 +4,32 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use crate::top::paced::Paced;
-use crate::top::terminal::Terminal;
+use crate::top::terminal::{Terminal, pause};
 use support::{AUTO_GROWTH, NAIVE_BEST_FIT};
 
 const DOWN: &str = "\x1b[B";
 const LEFT: &str = "\x1b[D";
 
-/// A job that waits for commands, and a view that shows this job alone.
-fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
+/// A job that waits for commands.
+fn paced() -> Paced {
     let mut job = Paced::start(AUTO_GROWTH, 1, 1);
     job.tell("100");
-    let pid = job.pid().to_string();
-    (job, Terminal::start(rows, columns, &["--interval", "100ms", &pid]))
+    job
+}
+
+/// A view of this job alone. Waits until it has at least so many rows: one for each device, if there is room.
+fn view_of(job: &Paced, size: (u16, u16), variables: &[(&str, &str)], leads_session: bool, least: usize) -> Terminal {
+    let pid = job.pid();
+    let arguments = ["--interval", "100ms", &pid.to_string()];
+    let mut terminal = Terminal::open(size.0, size.1, &arguments, variables, leads_session);
+    terminal.until("its rows", |text| lines_of(text, pid).len() >= least);
+    terminal
+}
+
+fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
+    let job = paced();
+    let terminal = view_of(&job, (rows, columns), &[], true, 2);
+    (job, terminal)
 }
 
 /// The numbers of the lines that show this process.
@@ -34,7 +48,6 @@ fn lines_of(text: &str, pid: u32) -> Vec<usize> {
 fn changes_are_shown() {
     let (mut job, mut terminal) = one(30, 240);
     let pid = job.pid();
-    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     let failures = |text: &str| {
         let line = lines_of(text, pid)
             .first()
@@ -60,12 +73,8 @@ fn changes_are_shown() {
 #[test]
 fn failures_and_marks_are_shown_as_they_come() {
     for (colours, variables) in [(true, &[][..]), (false, &[("NO_COLOR", "1")])] {
-        let mut job = Paced::start(AUTO_GROWTH, 1, 1);
-        job.tell("100");
-        let pid = job.pid();
-        let arguments = ["--interval", "100ms", &pid.to_string()];
-        let mut terminal = Terminal::open(30, 200, &arguments, variables, true);
-        terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+        let mut job = paced();
+        let mut terminal = view_of(&job, (30, 200), variables, true, 2);
         assert!(!terminal.text().contains("Latest failures and marks"));
         job.tell("mark");
         terminal.until("the mark", |text| text.contains("mark: epoch 1"));
@@ -81,8 +90,6 @@ fn failures_and_marks_are_shown_as_they_come() {
 #[test]
 fn a_process_that_has_ended_goes() {
     let (mut job, mut terminal) = one(30, 200);
-    let pid = job.pid();
-    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     job.kill();
     terminal.until("its end", |text| {
         text.contains("no exit") && !text.contains("Simulated GPU")
@@ -95,9 +102,7 @@ fn a_process_that_has_ended_goes() {
 fn it_opens_a_process() {
     let mut job = Paced::start(NAIVE_BEST_FIT, 2, 1);
     job.tell("100");
-    let pid = job.pid();
-    let mut terminal = Terminal::start(100, 160, &["--interval", "100ms", &pid.to_string()]);
-    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    let mut terminal = view_of(&job, (100, 160), &[], true, 2);
     terminal.press(DOWN);
     terminal.press("\r");
     let words = ["naive_best_fit", "By API", "cuMemAlloc", "managed", "Esc back"];
@@ -105,35 +110,32 @@ fn it_opens_a_process() {
     terminal.press("\x1b[6~\x1b[6~\x1b[5~");
     terminal.press("\x1b");
     terminal.until("the processes again", |text| {
-        lines_of(text, pid).len() == 2 && text.contains("Enter open")
+        lines_of(text, job.pid()).len() == 2 && text.contains("Enter open")
     });
     terminal.quit();
 }
 
 #[test]
 fn it_ends_with_its_terminal() {
-    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
-    job.tell("100");
-    let pid = job.pid();
+    let job = paced();
     for leads_session in [false, true] {
-        let mut terminal = Terminal::open(24, 80, &["--interval", "100ms", &pid.to_string()], &[], leads_session);
-        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
-        assert!(terminal.ends_when_it_hangs_up(), "{leads_session}");
+        let mut terminal = view_of(&job, (24, 80), &[], leads_session, 1);
+        terminal.hang_up();
     }
 }
 
 /// The terminal takes nothing, as one whose window hangs: what is drawn waits in it for ever.
 #[test]
 fn signals_end_it_though_the_terminal_takes_no_output() {
-    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
-    job.tell("100");
-    let pid = job.pid();
+    let job = paced();
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
-        let mut terminal = Terminal::open(50, 200, &["--interval", "100ms", &pid.to_string()], &[], true);
-        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        let mut terminal = view_of(&job, (50, 200), &[], true, 1);
         terminal.fill();
         terminal.signal(signal);
-        assert_eq!(terminal.ended_within(Duration::from_secs(5)).signal(), Some(signal));
+        assert_eq!(
+            terminal.ended_within(Duration::from_secs(5), pause).signal(),
+            Some(signal)
+        );
     }
 }
 
@@ -141,7 +143,6 @@ fn signals_end_it_though_the_terminal_takes_no_output() {
 fn a_job_is_followed_and_processes_are_filtered() {
     let (mut job, mut terminal) = one(24, 80);
     let pid = job.pid();
-    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     terminal.press("f");
     terminal.until("the job", |text| {
         text.contains("with /paced") && lines_of(text, pid).len() == 2
@@ -164,13 +165,11 @@ fn a_job_is_followed_and_processes_are_filtered() {
 
 #[test]
 fn signals_that_end_it_leave_the_terminal_as_it_was() {
-    let (_job, mut first) = one(24, 80);
-    first.until("something", |text| text.contains("vramshim top"));
+    let (job, mut first) = one(24, 80);
+    assert!(first.text().contains("vramshim top"));
     first.quit();
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let (job, mut terminal) = one(24, 80);
-        let pid = job.pid();
-        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        let mut terminal = view_of(&job, (24, 80), &[], true, 1);
         terminal.assert_raw();
         terminal.signal(signal);
         assert_eq!(terminal.ended().signal(), Some(signal));
@@ -180,9 +179,9 @@ fn signals_that_end_it_leave_the_terminal_as_it_was() {
 
 #[test]
 fn it_stops_and_goes_on_as_job_control_asks() {
-    let (job, _) = one(24, 100);
+    let job = paced();
     let pid = job.pid();
-    let mut terminal = Terminal::open(24, 100, &["--interval", "100ms", &pid.to_string()], &[], false);
+    let mut terminal = view_of(&job, (24, 100), &[], false, 1);
     for ask in ["key", "signal"] {
         terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
         match ask {
@@ -201,9 +200,7 @@ fn it_stops_and_goes_on_as_job_control_asks() {
 /// As with `ssh -t HOST vramshim top`: no shell is there that could continue it.
 #[test]
 fn it_does_not_stop_where_nothing_could_continue_it() {
-    let (job, mut terminal) = one(24, 100);
-    let pid = job.pid();
-    terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+    let (_job, mut terminal) = one(24, 100);
     terminal.press("\x1a");
     // For a moment the terminal is as it was, and a key may be lost.
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -214,9 +211,7 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
 
 #[test]
 fn it_is_drawn_anew_at_each_size() {
-    let (job, mut terminal) = one(24, 80);
-    let pid = job.pid();
-    terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+    let (_job, mut terminal) = one(24, 80);
     for keys in ["", "\r"] {
         terminal.press(keys);
         for (rows, columns) in [(1, 1), (5, 20), (2, 200), (100, 3), (60, 300)] {

@@ -106,11 +106,8 @@ fn sweep(strategy: Strategy, code: u32, first: u64, stride: usize) -> usize {
             Err(_) => failures.push(call),
         }
     };
-    let of = format!("code {code}, {strategy:?}");
-    assert!(
-        failures.is_empty(),
-        "books are wrong after these calls failed: {failures:?}, {of}"
-    );
+    let what = format!("books are wrong after these calls failed with {code}, {strategy:?}");
+    assert!(failures.is_empty(), "{what}: {failures:?}");
     runs
 }
 
@@ -134,10 +131,8 @@ fn torture() {
     for code in CODES {
         for strategy in STRATEGIES.into_iter().rev() {
             if Instant::now() < half {
-                println!(
-                    "{} calls failed in turn with {code}, {strategy:?}",
-                    sweep(strategy, code, 1, 1)
-                );
+                let count = sweep(strategy, code, 1, 1);
+                println!("{count} calls failed in turn with {code}, {strategy:?}");
             }
         }
     }

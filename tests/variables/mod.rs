@@ -11,18 +11,16 @@ fn printed(arguments: &[&str]) -> String {
 #[test]
 fn every_form_lists_every_variable() {
     let list = printed(&["variables"]);
-    let paragraphs = list
+    let names = list
         .split("\n\n")
         .filter_map(|paragraph| paragraph.split_whitespace().next());
-    let names: Vec<&str> = paragraphs.collect();
-    assert!(
-        names.contains(&"VRAMSHIM_STRATEGY") && names.contains(&"FLAGS_free_idle_chunk"),
-        "{names:?}"
-    );
+    let names: Vec<&str> = names.collect();
+    for known in ["VRAMSHIM_STRATEGY", "FLAGS_free_idle_chunk"] {
+        assert!(names.contains(&known), "{names:?}");
+    }
     let man = man_pages();
-    let page = std::fs::read_to_string(man.path().join("vramshim-run.1"))
-        .unwrap()
-        .replace("\\-", "-");
+    let page = std::fs::read_to_string(man.path().join("vramshim-run.1"));
+    let page = page.unwrap().replace("\\-", "-");
     let missing = names.iter().find(|name| !page.contains(**name));
     assert_eq!(missing, None, "{page}");
 }
@@ -84,23 +82,17 @@ fn the_commands_are_few_enough_to_learn() {
     for command in &commands {
         let help = narrow(&[command, "--help"]);
         options += options_in(&help);
-        let ragged = help
-            .lines()
-            .find(|line| line.chars().count() > 80 || line.contains("docs/"));
-        assert_eq!(ragged, None, "{command}");
+        let is_ragged = |line: &&str| line.chars().count() > 80 || line.contains("docs/");
+        assert_eq!(help.lines().find(is_ragged), None, "{command}");
         if help.lines().count() > MOST_LINES + if command == "run" { 10 } else { 0 } {
             too_long.push(format!("{command}: {}", help.lines().count()));
         }
-        assert!(
-            man.path().join(format!("vramshim-{command}.1")).is_file(),
-            "{command} has no man page"
-        );
+        let page = man.path().join(format!("vramshim-{command}.1"));
+        assert!(page.is_file(), "{command} has no man page");
     }
     assert!(options <= MOST_OPTIONS, "{options} options");
-    assert!(
-        too_long.is_empty(),
-        "lines of help: {too_long:?}; after_long_help stands in the man page alone"
-    );
+    // What is after_long_help stands in the man page alone.
+    assert!(too_long.is_empty(), "lines of help: {too_long:?}");
 }
 
 /// What the shell offers for the last word of a command line.
@@ -128,19 +120,15 @@ fn a_shell_completes_commands_options_and_values() {
     assert_eq!(commands, ["reconcile", "replay", "report"]);
     assert_eq!(offered(&["vramshim", "top", "--in"]), ["--interval"]);
     let strategies = offered(&["vramshim", "run", "--strategy", ""]);
-    assert!(
-        strategies.contains(&"auto_growth".to_owned()) && strategies.len() > 2,
-        "{strategies:?}"
-    );
+    assert!(strategies.len() > 2, "{strategies:?}");
+    assert!(strategies.contains(&"auto_growth".to_owned()), "{strategies:?}");
     assert!(offered(&["vramshim", "export", "--to", "pe"]).contains(&"perfetto".to_owned()));
     for shell in ["bash", "zsh", "fish"] {
         let script = printed(&["completions", shell]);
         assert!(script.contains("reconcile"), "{shell}");
         // The program calls these itself.
-        assert!(
-            !script.contains("ask-nvml") && !script.contains("doctor-probe"),
-            "{shell}"
-        );
+        let internal = ["ask-nvml", "doctor-probe"];
+        assert!(internal.iter().all(|command| !script.contains(command)), "{shell}");
         if support::in_path(shell) {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), &script).unwrap();

@@ -22,19 +22,16 @@ fn inspect(path: &Path, arguments: &[&str]) -> Printed {
     let mut command = Command::new(support::program());
     command
         .env_remove("NO_COLOR")
-        .env("TERM", "xterm")
-        .env("COLUMNS", "100");
+        .envs([("TERM", "xterm"), ("COLUMNS", "100")]);
     command.arg("inspect").arg(path).args(arguments).printed()
 }
 
 fn text(path: &Path, arguments: &[&str]) -> String {
-    let output = inspect(path, arguments).ok();
-    output.text
+    inspect(path, arguments).ok().text
 }
 
 fn json(path: &Path, arguments: &[&str]) -> Value {
-    let arguments = [arguments, &["--json"]].concat();
-    serde_json::from_str(&text(path, &arguments)).unwrap()
+    inspect(path, &[arguments, &["--json"]].concat()).ok().json()
 }
 
 fn generated(plan: Plan) -> (TempDir, PathBuf, Truth) {
@@ -101,10 +98,8 @@ fn stacks_are_named_by_the_line_and_missing_ones_are_explained() {
     let (_folder, path, _) = generated(leaking("auto_growth"));
     assert_says(&text(&path, &["--top", "stack"]), "model.py:11 embedding");
 
-    let plan = Plan {
-        annotated: false,
-        ..leaking("auto_growth")
-    };
+    let mut plan = leaking("auto_growth");
+    plan.annotated = false;
     let (_folder, path, truth) = generated(plan);
     let page = json(&path, &["--top", "stack"]);
     assert_eq!(device(&page, "at")["by"], "size", "size is what is left to group by");
@@ -114,10 +109,9 @@ fn stacks_are_named_by_the_line_and_missing_ones_are_explained() {
 #[test]
 fn leaks_and_growth_name_what_stays_a_step() {
     for strategy in STRATEGIES {
-        let (_folder, path, truth) = generated(Plan {
-            events: 100_000,
-            ..leaking(strategy)
-        });
+        let mut plan = leaking(strategy);
+        plan.events = 100_000;
+        let (_folder, path, truth) = generated(plan);
         assert!(truth.steps > 64, "of so many marks a part is looked at");
         let page = json(&path, &["--leaks", "--growth"]);
         let leaks = device(&page, "leaks");
@@ -152,31 +146,24 @@ fn a_job_that_only_allocates_does_not_grow() {
     }
     let path = job.end(Some(0)).unwrap();
     let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
-    assert_eq!(
-        (&growth["repeats_itself"], &growth["holders"]),
-        (&false.into(), &Value::Array(vec![]))
-    );
+    assert_fields(growth, json!({"repeats_itself": false, "holders": []}), "");
 }
 
 /// A job may take long to end after it ran out of memory. What grew until then is no less a leak.
 #[test]
 fn a_leak_is_one_also_if_the_job_lingers_after_the_failure() {
-    let (_folder, path, truth) = generated(Plan {
-        lingers_ns: 3_600_000_000_000,
-        ..leaking("passthrough")
-    });
-    assert_eq!(
-        device(&json(&path, &["--leaks"]), "leaks")["suspected_bytes"],
-        truth.leaked
-    );
+    let mut plan = leaking("passthrough");
+    plan.lingers_ns = 3_600_000_000_000;
+    let (_folder, path, truth) = generated(plan);
+    let page = json(&path, &["--leaks"]);
+    assert_eq!(device(&page, "leaks")["suspected_bytes"], truth.leaked);
 }
 
 #[test]
 fn growth_is_found_without_marks() {
-    let (_folder, path, truth) = generated(Plan {
-        annotated: false,
-        ..leaking("passthrough")
-    });
+    let mut plan = leaking("passthrough");
+    plan.annotated = false;
+    let (_folder, path, truth) = generated(plan);
     let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
     assert_eq!(growth["at_marks"], false);
     let holders = growth["holders"].list();
@@ -188,19 +175,16 @@ fn growth_is_found_without_marks() {
 #[test]
 fn a_diff_is_signed_and_fails_above_a_share() {
     let (_one, before, small) = generated(leaking("auto_growth"));
-    let (_two, after, large) = generated(Plan {
-        scale: 2,
-        ..leaking("auto_growth")
-    });
+    let mut plan = leaking("auto_growth");
+    plan.scale = 2;
+    let (_two, after, large) = generated(plan);
     let other = after.to_str().unwrap();
     let page = json(&before, &["--diff", other]);
     let diff = &page["diff"];
     assert_eq!(diff["before"]["peak_allocated"], small.peak);
     assert_eq!(diff["after"]["peak_allocated"], large.peak);
-    let changes = diff["holders"]
-        .list()
-        .iter()
-        .map(|holder| holder["change"].as_i64().unwrap());
+    let holders = diff["holders"].list().iter();
+    let changes = holders.map(|holder| holder["change"].as_i64().unwrap());
     assert_eq!(changes.sum::<i64>(), large.peak as i64 - small.peak as i64);
     let code = |from: &Path, to: &Path| inspect(from, &["--diff", to.to_str().unwrap(), "--fail-above", "5%"]).code;
     assert_eq!(code(&before, &after), Some(3));
@@ -214,18 +198,13 @@ fn the_views_of_ranks_are_shown_one_by_one() {
     let mut peaks = Vec::new();
     for rank in 0..3 {
         let path = folder.path().join(format!("rank{rank}.vraj"));
-        let plan = Plan {
-            rank: (rank, 3),
-            scale: if rank == 2 { 2 } else { 1 },
-            ..leaking("auto_growth")
-        };
+        let mut plan = leaking("auto_growth");
+        (plan.rank, plan.scale) = ((rank, 3), if rank == 2 { 2 } else { 1 });
         peaks.push(training::write(&path, &plan).unwrap().peak);
     }
     let page = json(folder.path(), &["--top", "stack"]);
-    let sums = page["jobs"]
-        .list()
-        .iter()
-        .map(|job| sum(&job["at"]["devices"][0]["holders"], "bytes"));
+    let jobs = page["jobs"].list().iter();
+    let sums = jobs.map(|job| sum(&job["at"]["devices"][0]["holders"], "bytes"));
     assert_eq!(sums.collect::<Vec<_>>(), peaks);
 }
 
@@ -255,8 +234,9 @@ fn the_growth_of_a_job_is_seen_however_it_ended() {
         for _ in 0..300 {
             let step: Vec<u64> = (0..4).map(|_| job.alloc(0, 100 * MIB, 0).unwrap()).collect();
             job.alloc(0, MIB, 0).unwrap();
-            step.into_iter()
-                .for_each(|block| job.free(0, block, 100 * MIB).unwrap());
+            for block in step {
+                job.free(0, block, 100 * MIB).unwrap();
+            }
         }
         let path = job.end(exit).unwrap();
         let holders = json(&path, &["--growth"])["jobs"][0]["growth"]["holders"].clone();
@@ -281,11 +261,8 @@ fn the_views_of_a_real_job_agree_with_its_own_counts() {
         assert_eq!(end["requested"], all["requested"]["current"], "{strategy:?}");
         let graphs = end["graphs"].number();
         assert_eq!(sum(&end["holders"], "bytes") + graphs, end["allocated"].number());
-        let peak = json(&journal, &["--at", "peak", "--top", "size"]);
-        assert_eq!(
-            device(&peak, "at")["allocated"],
-            all["allocated"]["peak"],
-            "{strategy:?}"
-        );
+        let views = json(&journal, &["--at", "peak", "--top", "size"]);
+        let peak = device(&views, "at");
+        assert_eq!(peak["allocated"], all["allocated"]["peak"], "{strategy:?}");
     }
 }

@@ -17,8 +17,8 @@ fn member(host: &Host, library: &str) -> Member {
     member
 }
 
-/// What each view says of device 0: live, cached and reserved bytes.
-fn seen(member: &Member) -> Vec<(&'static str, [Option<u64>; 3])> {
+/// Checks what each view says of device 0: live, cached and reserved bytes.
+fn assert_seen(member: &Member, wanted: [Option<u64>; 3], context: &str) {
     let pid = member.pid();
     let parts = |held: &Value| ["live", "cached", "reserved"].map(|part| held[part].as_u64());
     let first = |list: &Value, name: &str, value: Value| {
@@ -27,36 +27,26 @@ fn seen(member: &Member) -> Vec<(&'static str, [Option<u64>; 3])> {
     };
     let top = vramshim(&["top", "--once", "--json", &pid]).json();
     let reconciled = vramshim(&["reconcile", "--json", &pid]).json();
-    let told = vramshim(&["ctl", &pid, "stats", "--json"]).ok().text;
-    let stats: Value = serde_json::from_str(&told).unwrap();
-    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()])
-        .ok()
-        .text;
+    let stats = vramshim(&["ctl", &pid, "stats", "--json"]).ok().json()["stats"].clone();
+    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()]);
+    let metrics = metrics.ok().text;
     let metric = |name: &str| {
         let begin = format!("vramshim_{name}_bytes{{");
-        let mut lines = metrics
-            .lines()
-            .filter(|line| line.starts_with(&begin) && line.contains("device=\"0\""));
-        lines
-            .next()
-            .map(|line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+        let is_it = |line: &&str| line.starts_with(&begin) && line.contains("device=\"0\"");
+        let line = metrics.lines().find(is_it)?;
+        line.rsplit_once(' ')?.1.parse().ok()
     };
-    let process = &reconciled["devices"][0]["processes"];
-    vec![
-        (
-            "top",
-            parts(&first(&top["processes"][0]["devices"], "device", json!(0))["held"]),
-        ),
-        (
-            "reconcile",
-            parts(&first(process, "pid", json!(member.child.id()))["held"]),
-        ),
-        (
-            "ctl",
-            ["live_bytes", "cached_bytes", "reserved"].map(|name| stats["stats"][format!("device.0.{name}")].as_u64()),
-        ),
+    let in_top = first(&top["processes"][0]["devices"], "device", json!(0));
+    let reconciled = first(&reconciled["devices"][0]["processes"], "pid", json!(member.child.id()));
+    let of_ctl = ["live_bytes", "cached_bytes", "reserved"];
+    for (view, told) in [
+        ("top", parts(&in_top["held"])),
+        ("reconcile", parts(&reconciled["held"])),
+        ("ctl", of_ctl.map(|name| stats[format!("device.0.{name}")].as_u64())),
         ("serve", ["live", "cached", "reserved"].map(metric)),
-    ]
+    ] {
+        assert_eq!(told, wanted, "{view}, {context}");
+    }
 }
 
 fn now_us() -> u64 {
@@ -73,22 +63,14 @@ fn each_view_of_a_running_pytorch_job_agrees() {
         assert_eq!(member.allocate(SEGMENT), 0);
     }
     let reserved = 3 * MIB + 6 * SEGMENT;
-    for (view, parts) in seen(&member) {
-        assert_eq!(
-            parts,
-            [None, None, Some(reserved)],
-            "{view}: nobody told of the tensors"
-        );
-    }
+    assert_seen(&member, [None, None, Some(reserved)], "nobody told of the tensors");
     let page = support::inspect(&member.journals()).remove(0);
     let live = page["live"].list().iter().filter(|one| one["size"] == SEGMENT);
     let address = |one: &Value| u64::from_str_radix(one["address"].text().trim_start_matches("0x"), 16).unwrap();
     let segments: Vec<u64> = live.map(address).collect();
     let began = now_us();
-    let mut text = format!(
-        "vramshim-pytorch\t1\t{}\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n",
-        member.pid()
-    );
+    let pid = member.pid();
+    let mut text = format!("vramshim-pytorch\t1\t{pid}\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n");
     for segment in &segments {
         text += &format!("S\t{began}\t0\t{segment}\t{SEGMENT}\n");
     }
@@ -107,43 +89,23 @@ fn each_view_of_a_running_pytorch_job_agrees() {
         text += &format!("B\t{now}\t0\t{used}\t{used}\t{used}\t{}\nD\t{now}\t1\t0\n", 6 * SEGMENT);
         std::fs::write(&path, &text).unwrap();
         let (live, cached) = (3 * MIB + used, 6 * SEGMENT - used);
-        for (view, parts) in seen(&member) {
-            assert_eq!(
-                parts,
-                [Some(live), Some(cached), Some(reserved)],
-                "{view}, moment {moment}"
-            );
-        }
+        let wanted = [live, cached, reserved];
+        assert_seen(&member, wanted.map(Some), &format!("moment {moment}"));
         let device = support::inspect(&member.journals()).remove(0)["devices"][0].clone();
-        let told = [
-            &device["allocated"]["current"],
-            &device["free_inside"],
-            &device["reserved"]["current"],
-        ];
-        assert_eq!(
-            told.map(Fields::number),
-            [live, cached, reserved],
-            "inspect, moment {moment}"
-        );
+        let [live, reserved] = ["allocated", "reserved"].map(|level| device[level]["current"].number());
+        assert_eq!([live, device["free_inside"].number(), reserved], wanted, "{moment}");
     }
     let table = vramshim_with(&["top", "--once"], [member.pid()]).ok().text;
     assert!(!table.contains("utilis") && table.contains("cached"), "{table}");
     // What was said before memory came does not hold.
     assert_eq!(member.allocate(MIB), 0);
     let reserved = reserved + MIB;
-    for (view, parts) in seen(&member) {
-        assert_eq!(parts, [None, None, Some(reserved)], "{view}: memory came");
-    }
+    assert_seen(&member, [None, None, Some(reserved)], "memory came");
     // Nor does what was said long ago, for a job that runs.
     let old = now_us() - 60_000_000;
-    std::fs::write(
-        &path,
-        format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{old}\t0\t1\t1\t1\t{SEGMENT}\nD\t{old}\t1\t0\n"),
-    )
-    .unwrap();
-    for (view, parts) in seen(&member) {
-        assert_eq!(parts, [None, None, Some(reserved)], "{view}: said too long ago");
-    }
+    let text = format!("vramshim-pytorch\t1\t1\t2.12.0\tstate\nB\t{old}\t0\t1\t1\t1\t{SEGMENT}\nD\t{old}\t1\t0\n");
+    std::fs::write(&path, text).unwrap();
+    assert_seen(&member, [None, None, Some(reserved)], "said too long ago");
     let table = vramshim_with(&["top", "--once"], [member.pid()]).ok().text;
     assert_says(&table, "at most 388.0 MiB");
     assert_says(&table, "what is used inside PyTorch's cache (it last told 6");
@@ -153,9 +115,7 @@ fn each_view_of_a_running_pytorch_job_agrees() {
 fn other_caches_are_not_called_live() {
     let host = Host::new("8GiB");
     let member = member(&host, "libonnxruntime_providers_cuda.so");
-    for (view, parts) in seen(&member) {
-        assert_eq!(parts, [None, None, Some(3 * MIB)], "{view}");
-    }
+    assert_seen(&member, [None, None, Some(3 * MIB)], "");
     let table = vramshim_with(&["reconcile"], [member.pid()]).text;
     assert_says(&table, "what is used inside the cache of ONNX Runtime is not known");
     assert!(!table.contains(" live  "), "{table}");
@@ -173,8 +133,9 @@ fn a_dump_says_that_no_snapshot_was_had() {
         let to = host.folder.path().join("now.vraj");
         vramshim_with(&["ctl", &member.pid(), "dump"], [to]).ok().text
     };
+    let told = dump(now_us() - 5_000_000);
     assert_says(
-        &dump(now_us() - 5_000_000),
+        &told,
         "no new snapshot of PyTorch's tensors was had; the last one is 7.",
     );
     assert!(!dump(now_us() + 5_000_000).contains("snapshot"));

@@ -6,7 +6,7 @@ use std::process::Command;
 use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
 use serde_json::Value;
 use support::made::Made;
-use support::{Fields, MIB, Runs, program, vramshim_with};
+use support::{Fields, MIB, Runs, assert_fields, assert_says, program, vramshim_with};
 
 use super::{inspect, json, text};
 
@@ -23,7 +23,7 @@ fn the_runs_of_one_folder_are_counted() {
         rank(folder.path(), pid, run, 0, 270);
         rank(folder.path(), pid + 1, run, 1, 120);
     }
-    assert!(text(folder.path(), &[]).contains("2 runs, which did not overlap"));
+    assert_says(&text(folder.path(), &[]), "2 runs, which did not overlap");
 }
 
 #[test]
@@ -59,19 +59,14 @@ fn a_process_without_memory_is_explained_before_one_that_was_killed() {
     let (killed, short) = (killed.end(None).unwrap(), short.end(Some(1)).unwrap());
     let page = vramshim_with(&["why", "--json"], [folder.path()]).json();
     assert_eq!(page["processes"][0]["verdict"], "none_failed", "{page:#}");
-    assert_eq!(
-        (&page["older_processes"], &page["died_before"]),
-        (&0.into(), &Value::Null)
-    );
+    let wanted = serde_json::json!({"older_processes": 0, "died_before": null});
+    assert_fields(&page, wanted, "");
     // Without an argument the newest journal is taken.
     let mut newest = Command::new(program());
     newest.arg("why").current_dir("/").env("VRAMSHIM_DIR", folder.path());
     assert_eq!(newest.printed().code, Some(11));
-    assert_eq!(
-        newest.env_remove("VRAMSHIM_DIR").printed().code,
-        Some(1),
-        "no journal here"
-    );
+    // There is no journal here.
+    assert_eq!(newest.env_remove("VRAMSHIM_DIR").printed().code, Some(1));
     let mut later = Made::new(folder.path(), 72, 1000).unwrap();
     later.alloc(0, MIB, 0).unwrap();
     let files = [killed, short, later.end(None).unwrap()];
@@ -110,10 +105,8 @@ fn a_range_and_a_mark_of_one_name_are_one_step() {
     let page = json(&path, &["--growth"]);
     let growth = &page["jobs"][0]["growth"];
     assert_eq!(growth["moments_ns"].list().len(), 20);
-    assert_eq!(
-        growth["holders"][0]["bytes_a_step"].as_f64().unwrap().round(),
-        MIB as f64
-    );
+    let pace = growth["holders"][0]["bytes_a_step"].as_f64().unwrap();
+    assert_eq!(pace.round(), MIB as f64);
     let page = text(&path, &["--growth"]);
     assert!(!page.contains("at this pace"), "a job that died has no future\n{page}");
 }
@@ -126,10 +119,7 @@ fn figures_of_several_devices_say_so() {
     job.alloc(1, 4 * MIB, 0).unwrap();
     let path = job.end(Some(0)).unwrap();
     let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
-    assert_eq!(
-        (&growth["device"], &growth["other_devices"]),
-        (&0.into(), &serde_json::json!([1]))
-    );
+    assert_fields(growth, serde_json::json!({"device": 0, "other_devices": [1]}), "");
 }
 
 #[test]
@@ -145,6 +135,6 @@ fn a_journal_that_was_cut_may_lack_the_failure() {
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_len((HEADER_SIZE + 10 * SLOT_SIZE) as u64).unwrap();
         assert_eq!(explained(std::slice::from_ref(&path)), (pid.into(), Some(code)));
-        assert!(text(&path, &[]).contains("events were lost (the file was cut short)"));
+        assert_says(&text(&path, &[]), "events were lost (the file was cut short)");
     }
 }

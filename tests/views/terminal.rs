@@ -3,8 +3,8 @@
 use base::api::Api;
 use journal::format::{Device, Event, MarkKind, SurgeShare};
 use journal::writer::About;
-use support::MIB;
 use support::made::Made;
+use support::{MIB, assert_says};
 
 use super::inspect;
 
@@ -43,30 +43,26 @@ fn no_escape_sequence_reaches_the_terminal() {
     };
     job.happened_at(0, Api::Policy, Event::Surge(surge), 1).unwrap();
     let path = job.end(None).unwrap();
-    let why = support::vramshim(&["why", path.to_str().unwrap()]);
-    let mut outputs = vec![why];
-    for arguments in [
+    let name = path.to_str().unwrap();
+    let (nothing, close) = (["--at", "mark:nothing"], &support::CLOSE_LOOK[2..]);
+    let views = [
         &[][..],
         &["--all"],
         &["--top", "stack"],
-        &["--at", "mark:nothing"],
-        &support::CLOSE_LOOK[2..],
-        &["--diff", path.to_str().unwrap()],
-    ] {
-        outputs.push(inspect(&path, arguments));
-    }
-    let pages: Vec<String> = (outputs.into_iter())
-        .map(|output| [output.text, output.said].concat())
-        .collect();
+        &nothing,
+        close,
+        &["--diff", name],
+    ];
+    let why = support::vramshim(&["why", name]);
+    let outputs = views.into_iter().map(|view| inspect(&path, view)).chain([why]);
+    let pages: Vec<String> = outputs.map(|output| output.text + &output.said).collect();
     for page in &pages {
         let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
         assert_eq!(page.chars().find(control), None, "{page}");
         assert!(page.lines().all(|line| !line.starts_with('b')), "{page}");
     }
+    // Both are shown on one line.
     for shown in ["import torch print(1)", "loada"] {
-        assert!(
-            pages.iter().any(|page| page.contains(shown)),
-            "{shown} is shown on one line"
-        );
+        assert_says(&pages.join("\n"), shown);
     }
 }

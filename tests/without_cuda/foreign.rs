@@ -4,66 +4,32 @@
 use support::{Finished, Job, client, in_path, left_out};
 
 use super::{HELLO, files};
+use crate::dlsym::dlsym_version;
 
 /// Names of the programs that must be installed, and a script for `bash` that prints the same each time.
-type Program = (&'static [&'static str], &'static str);
-
-const PROGRAMS: &[Program] = &[
-    (
-        &["bash"],
-        "echo $((6*7)); ls -a | sort; (exit 5); echo $?; type cd; sleep 0 & wait; kill -TERM $$",
-    ),
-    (
-        &["sh"],
-        "sh -c 'trap \"echo bye\" EXIT; (exit 3); echo $?; yes | head -n 2; ls /nothing-there; cat <<X\nhere\nX'",
-    ),
-    (
-        &["sort", "sha256sum", "timeout", "env", "dd"],
-        "seq 1000 | sort -R --random-source=/dev/zero | sort -n | sha256sum; timeout 0.1 sleep 9; echo $?; \
-         env -i /bin/echo clean; dd if=/dev/zero bs=1k count=64 status=none | wc -c; nohup true; mkfifo f; \
-         echo through > f & cat f; cp -a f g; ln -s f h; readlink h; tee t < /dev/null; stat -c %s t",
-    ),
-    (&["python3"], "python3 processes.py"),
-    (
-        &["perl"],
-        "perl -e '$|=1; for (1..3) { if (!fork) { print \"child $_\\n\"; exit $_ } wait; print $? >> 8, qq(\\n) } \
-         open P, \"-|\", \"echo piped\"; print <P>; kill 9, $$'",
-    ),
-    (
-        &["git"],
-        "export GIT_AUTHOR_DATE=2000-01-01T00:00Z GIT_COMMITTER_DATE=2000-01-01T00:00Z HOME=$PWD; \
-         git init -q -b main r; cd r; git config user.email a@b; git config user.name a; cp ../hello.c .; git add .; git commit -qm one; \
-         git log --format=%H; git gc -q; git fsck; git clone -q . ../s; git -C ../s log --oneline; git nonsense",
-    ),
-    (
-        &["tar", "gzip"],
-        "tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - hello.c | gzip -n | \
-         sha256sum; tar xf /nothing",
-    ),
-    (
-        &["gcc"],
-        "gcc -O2 -pthread -o threads threads.c && ./threads; gcc -static -o s hello.c && ./s; gcc nothing.c",
-    ),
-    (&["javac", "java"], "javac Main.java && java -cp . Main"),
-    (&["node"], "node processes.js"),
-    (&["gdb"], "gdb -nx -batch -ex 'print 6*7' 2>&1"),
-    (
-        &["awk", "sed", "find", "xargs"],
-        "seq 99 | awk '{s+=$1} END{print s; system(\"echo sub\")}'; seq 4 | xargs -P 4 -n 1 sh -c 'exit 1'; echo $?; \
-         find . -name '*.c' -exec wc -c {} +",
-    ),
-    (
-        &["ruby"],
-        "ruby -e 'fork { puts 1; exit! 3 }; Process.wait; p $?.exitstatus; p `echo 2`'",
-    ),
-    (
-        &["bash"],
-        "ulimit -v 400000; ulimit -n 12; /bin/ls; sh -c 'echo $((6*7))'; (ulimit -f 1; seq 9999 > big; echo $?)",
-    ),
-    (
-        &["setsid"],
-        "setsid -w sh -c 'exec 0<&- 1>&- 2>&-; sleep 0.1; exit 7'; echo $?",
-    ),
+const PROGRAMS: &[&str] = &[
+    "bash => echo $((6*7)); ls -a | sort; (exit 5); echo $?; type cd; sleep 0 & wait; kill -TERM $$",
+    "sh => sh -c 'trap \"echo bye\" EXIT; (exit 3); echo $?; yes | head -n 2; ls /nothing-there; cat <<X\nhere\nX'",
+    "sort sha256sum timeout env dd => seq 1000 | sort -R --random-source=/dev/zero | sort -n | sha256sum; timeout \
+     0.1 sleep 9; echo $?; env -i /bin/echo clean; dd if=/dev/zero bs=1k count=64 status=none | wc -c; nohup true; \
+     mkfifo f; echo through > f & cat f; cp -a f g; ln -s f h; readlink h; tee t < /dev/null; stat -c %s t",
+    "python3 => python3 processes.py",
+    "perl => perl -e '$|=1; for (1..3) { if (!fork) { print \"child $_\\n\"; exit $_ } wait; print $? >> 8, qq(\\n) \
+     } open P, \"-|\", \"echo piped\"; print <P>; kill 9, $$'",
+    "git => export GIT_AUTHOR_DATE=2000-01-01T00:00Z GIT_COMMITTER_DATE=2000-01-01T00:00Z HOME=$PWD; git init -q -b \
+     main r; cd r; git config user.email a@b; git config user.name a; cp ../hello.c .; git add .; git commit -qm \
+     one; git log --format=%H; git gc -q; git fsck; git clone -q . ../s; git -C ../s log --oneline; git nonsense",
+    "tar gzip => tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - hello.c | gzip -n \
+     | sha256sum; tar xf /nothing",
+    "gcc => gcc -O2 -pthread -o threads threads.c && ./threads; gcc -static -o s hello.c && ./s; gcc nothing.c",
+    "javac java => javac Main.java && java -cp . Main",
+    "node => node processes.js",
+    "gdb => gdb -nx -batch -ex 'print 6*7' 2>&1",
+    "awk sed find xargs => seq 99 | awk '{s+=$1} END{print s; system(\"echo sub\")}'; seq 4 | xargs -P 4 -n 1 sh -c \
+     'exit 1'; echo $?; find . -name '*.c' -exec wc -c {} +",
+    "ruby => ruby -e 'fork { puts 1; exit! 3 }; Process.wait; p $?.exitstatus; p `echo 2`'",
+    "bash => ulimit -v 400000; ulimit -n 12; /bin/ls; sh -c 'echo $((6*7))'; (ulimit -f 1; seq 9999 > big; echo $?)",
+    "setsid => setsid -w sh -c 'exec 0<&- 1>&- 2>&-; sleep 0.1; exit 7'; echo $?",
 ];
 
 /// Fork, spawn and forkserver, threads, pipes, descriptors that are closed, and a child that execs.
@@ -136,10 +102,8 @@ public class Main {
 "#;
 
 fn job(script: &str) -> Job {
-    let job = Job::new("bash")
-        .args(["-c", script])
-        .without("LD_LIBRARY_PATH")
-        .without("VRAMSHIM_DIR");
+    let job = Job::new("bash").args(["-c", script]);
+    let job = job.without("LD_LIBRARY_PATH").without("VRAMSHIM_DIR");
     let files = [
         ("hello.c", HELLO),
         ("processes.py", PYTHON),
@@ -157,13 +121,9 @@ fn job(script: &str) -> Job {
 fn outcome(finished: &Finished) -> [String; 4] {
     let folder = finished.folder.path().display().to_string();
     let plain = |text: &str| without_process_ids(&text.replace(&folder, "FOLDER"));
-    let [stdout, stderr] = [&finished.stdout, &finished.stderr].map(|text| plain(text));
-    [
-        finished.status.to_string(),
-        stdout,
-        stderr,
-        files(finished.folder.path()).join("\n"),
-    ]
+    let files = files(finished.folder.path()).join("\n");
+    let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
+    [finished.status.to_string(), stdout, stderr, files]
 }
 
 /// The text without the lines in which bash tells the process id of a child that a signal ended.
@@ -175,20 +135,12 @@ fn without_process_ids(text: &str) -> String {
 
 #[test]
 fn foreign_programs_run_as_without_the_library() {
-    let version = if cfg!(target_arch = "x86_64") {
-        "GLIBC_2.2.5"
-    } else {
-        "GLIBC_2.17"
-    };
-    let version = format!("-DDLSYM_VERSION=\"{version}\"");
-    let layer = client(
-        "support/clients/dlsym_layer.c",
-        "foreign-layer.so",
-        &["-shared", "-fPIC", &version],
-    );
+    let flags = ["-shared", "-fPIC", &dlsym_version()];
+    let layer = client("support/clients/dlsym_layer.c", "foreign-layer.so", &flags);
     let mut differences = Vec::new();
-    for (needed, script) in PROGRAMS {
-        if let Some(missing) = needed.iter().find(|name| !in_path(name)) {
+    for row in PROGRAMS {
+        let (needed, script) = row.split_once(" => ").expect("a script");
+        if let Some(missing) = needed.split(' ').find(|name| !in_path(name)) {
             left_out(&format!("{missing} is not installed"));
             continue;
         }
@@ -205,10 +157,7 @@ fn foreign_programs_run_as_without_the_library() {
         for (what, run) in runs {
             let found = outcome(&run);
             if found != alone {
-                differences.push(format!(
-                    "{} with {what}: {found:#?}\nalone: {alone:#?}",
-                    needed.join(" ")
-                ));
+                differences.push(format!("{needed} with {what}: {found:#?}\nalone: {alone:#?}"));
             }
         }
     }
