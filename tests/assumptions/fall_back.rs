@@ -15,11 +15,8 @@ use crate::assumptions::{LIMIT, TRIES, executable};
 type Switch = (&'static str, &'static str);
 
 fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
-    let job = job
-        .sim("8GiB", 2)
-        .env("SIMGPU_DELAYED", "1")
-        .env("XDG_STATE_HOME", state);
-    switches.iter().fold(job, |job, (name, value)| job.env(name, value))
+    let job = job.sim("8GiB", 2).envs(&[("SIMGPU_DELAYED", "1")]).envs(switches);
+    job.env("XDG_STATE_HOME", state)
 }
 
 /// Asks again, at most twice, until the answers are as `wanted`. On a busy machine a probe can stand still for 100 ms, and
@@ -70,8 +67,7 @@ fn assert_checkpoints(finished: &Finished, strategy: Strategy, count: impl Range
 /// what a strategy does instead.
 fn job(strategy: Strategy, switches: &[Switch], state: &Path, environment: &[Switch]) -> Vec<String> {
     let path = client("support/clients/exercise.c", "exercise", &["libcuda.so.1"]);
-    let job = with(Job::new(path).strategy(strategy), switches, state);
-    let job = environment.iter().fold(job, |job, (name, value)| job.env(name, value));
+    let job = with(Job::new(path).strategy(strategy), switches, state).envs(environment);
     let finished = job.args(["5", "400", "2"]).run().ok();
     assert_checkpoints(&finished, strategy, 4.., &format!("{switches:?}"));
     let said = finished.said().into_iter().filter(|(severity, _)| *severity == 'W');
@@ -199,9 +195,7 @@ fn the_books_follow_a_reset_whatever_it_leaves_and_nothing_is_lost() {
         &[("SIMGPU_RESET_FREES_VMM", "1")],
     ];
     for (&strategy, switches) in THREE.iter().flat_map(|one| switches.map(|switches| (one, switches))) {
-        let job = Job::new(&path).strategy(strategy);
-        let job = switches.iter().fold(job, |job, (name, value)| job.env(name, value));
-        let finished = job.run().ok();
+        let finished = Job::new(&path).strategy(strategy).envs(switches).run().ok();
         let about = format!("{}, {switches:?}", strategy.name);
         assert!(
             strategy.name != AUTO_GROWTH.name || finished.stderr.contains("hole of 33554432"),

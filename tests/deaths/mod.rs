@@ -22,9 +22,7 @@ fn deaths() -> PathBuf {
 }
 
 pub fn job(scene: &str) -> Job {
-    let job = Job::new(deaths()).sim("24GiB", 1).args([scene]);
-    let state = job.folder().join("state-of-the-host");
-    job.env("SIMGPU_STATE", state)
+    Job::new(deaths()).sim("24GiB", 1).args([scene]).on_one_host()
 }
 
 pub struct Told {
@@ -116,6 +114,12 @@ fn assert_no_verdict_on_live_memory(finished: &Finished) {
     }
 }
 
+/// What a job printed behind this word.
+fn printed<'a>(finished: &'a Finished, word: &str) -> &'a str {
+    let mut lines = finished.stdout.lines();
+    lines.find_map(|line| line.strip_prefix(word)).expect(word)
+}
+
 #[test]
 fn the_jobs_own_memory_fills_the_device() {
     let (finished, told) = dies("full", PASSTHROUGH, 22 * GIB, "live_set", 12);
@@ -140,12 +144,7 @@ fn free_memory_in_pieces_cannot_be_used() {
 #[test]
 fn another_process_is_named() {
     let (finished, told) = dies("other", PASSTHROUGH, 2 * GIB, "other_processes", 15);
-    let pid: u64 = finished
-        .stdout
-        .lines()
-        .find_map(|line| line.strip_prefix("other "))
-        .and_then(|pid| pid.parse().ok())
-        .expect("the other process");
+    let pid: u64 = printed(&finished, "other ").parse().expect("the other process");
     let mut processes = told.page["why"]["processes"].list().iter();
     let other = processes.find(|process| process["pid"] == pid).expect("the other");
     assert_eq!(
@@ -235,8 +234,7 @@ fn a_request_that_is_made_again_is_explained_once() {
 fn the_stream_of_a_request_is_named() {
     for (scene, api) in [("async", "cuMemAllocAsync"), ("tensor", "vramshim_torch_alloc")] {
         let finished = job(scene).strategy(AUTO_GROWTH).run();
-        let stream = finished.stdout.lines().find_map(|line| line.strip_prefix("stream "));
-        let stream = stream.expect("a stream");
+        let stream = printed(&finished, "stream ");
         let words = format!("({api}, GPU 0, stream {stream}).");
         assert!(finished.stderr.contains(&words), "{words}\n{}", finished.stderr);
     }
@@ -283,8 +281,7 @@ fn the_other_members_of_a_group_are_named() {
     let mut holder = support::member::Member::start(host.member("16GiB"));
     holder.ask(&format!("a {}", 10 * GIB));
     let pid = holder.child.id();
-    let shared = job("limit").env("SIMGPU_STATE", host.folder.path().join("state"));
-    let shared = shared.env("VRAMSHIM_ACCOUNTS", host.accounts());
+    let shared = host.runs(job("limit")).env("VRAMSHIM_ACCOUNTS", host.accounts());
     let finished = shared.env("VRAMSHIM_MEMORY_LIMIT", "16GiB").run();
     let told = why(&finished);
     assert_verdict(&told, "group_limit", 17);
@@ -351,8 +348,7 @@ fn the_lines_of_python_that_hold_the_memory_are_named() {
 fn the_death_of_an_earlier_run_is_told() {
     let script = format!("{0} full; sleep 1; {0} well", deaths().display());
     let job = Job::new("sh").sim("24GiB", 1).args(["-c", &script]);
-    let state = job.folder().join("state-of-the-host");
-    let finished = job.env("SIMGPU_STATE", state).run();
+    let finished = job.on_one_host().run();
     let Told { code, text, page, .. } = why(&finished);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(page["died_before"]["verdict"], "live_set", "{page:#}");
@@ -419,7 +415,7 @@ fn a_step_that_was_not_tried_says_so() {
         ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0", false),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let mut job = evidence::full(folder.path(), "passthrough", setting, evidence::TORCH);
+        let mut job = evidence::full(folder.path(), setting, evidence::TORCH);
         evidence::fail(&mut job, 300 * MIB, 2, false);
         let told = why_of(&job.end(Some(1)).unwrap());
         let next = told.page["next"].to_string();

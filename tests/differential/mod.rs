@@ -42,17 +42,12 @@ fn number(variable: &str) -> Option<u64> {
 /// Plays a program on the simulated GPU, or on the GPU of this machine with VRAMSHIM_TEST_GPU.
 fn run(program: &Program, strategy: Option<Strategy>, mutant: u32) -> Finished {
     let real = number("VRAMSHIM_TEST_GPU").is_some();
-    let mut job = Job::new(client("differential/player.c", "player", &["libcuda.so.1"]));
-    let state = job.folder().join("state");
-    job = job.env("SIMGPU_STATE", state).limit(Duration::from_secs(60));
+    let job = Job::new(client("differential/player.c", "player", &["libcuda.so.1"])).on_one_host();
+    let mut job = job.limit(Duration::from_secs(60)).envs(&program.switches);
     job = match strategy {
         None => job.alone(),
         Some(strategy) => job.strategy(strategy),
     };
-    job = program
-        .switches
-        .iter()
-        .fold(job, |job, (name, value)| job.env(name, value));
     if real {
         job = job.without("LD_LIBRARY_PATH");
     }

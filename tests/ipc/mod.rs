@@ -10,10 +10,7 @@ use support::member::Member;
 use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_says, client, glog};
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
-const IN_CHUNKS: Strategy = Strategy {
-    name: "auto_growth",
-    environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")],
-};
+const IN_CHUNKS: Strategy = AUTO_GROWTH.with(&[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")]);
 const ALL: [Strategy; 3] = [NAIVE_BEST_FIT, IN_CHUNKS, AUTO_GROWTH];
 
 const INVALID_VALUE: &str = "1";

@@ -97,15 +97,10 @@ tests! {
     memory_that_went_with_its_context_is_neither_filled_nor_copied => refusals("gone", |job| job);
 }
 
-fn on_one_host(job: Job) -> Job {
-    let state = job.folder().join("gpu");
-    job.env("SIMGPU_STATE", state)
-}
-
 tests! {
-    blocks_of_one_page_can_all_be_shared_with_another_process => refusals("neighbours", on_one_host);
+    blocks_of_one_page_can_all_be_shared_with_another_process => refusals("neighbours", Job::on_one_host);
     memory_of_another_process_needs_a_peer_if_it_is_on_another_device =>
-        refusals("strangers", |job| on_one_host(job).env("SIMGPU_PEERS", "0"));
+        refusals("strangers", |job| job.on_one_host().env("SIMGPU_PEERS", "0"));
     a_pool_grants_its_memory_to_other_devices => everywhere("pools.c", "access", |job| job);
     pools_of_the_host_take_nothing_of_a_device => everywhere("pools.c", "host", |job| job);
 }
@@ -142,7 +137,7 @@ fn fresh_memory_has_the_bytes_that_a_setting_names() {
 #[test]
 fn memory_of_another_processes_pool_is_known_and_not_charged() {
     let path = client("simgpu/pools.c", "simgpu_pools", &["libcuda.so.1"]);
-    let job = || on_one_host(Job::new(&path).sim("1GiB", 2).args(["processes"]));
+    let job = || Job::new(&path).sim("1GiB", 2).args(["processes"]).on_one_host();
     job().alone().run().ok();
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let finished = job().strategy(strategy).run().ok();
@@ -177,7 +172,7 @@ tests! {
         job.env("SIMGPU_FAULTS", faults)
     });
     under_mps_the_server_has_the_memory_of_its_clients => nvml("served", |job| job.env("SIMGPU_MPS", "4711"));
-    a_process_lives_as_long_as_one_of_its_threads => nvml("leader", on_one_host);
+    a_process_lives_as_long_as_one_of_its_threads => nvml("leader", Job::on_one_host);
 }
 
 /// In a container NVML tells ids of the host ("always", nvidia-docker#1483).
@@ -192,7 +187,7 @@ fn nvml_tells_process_ids_of_the_host() {
     let job = || {
         let script =
             "mkdir $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && exec unshare -pf --mount-proc $0 host";
-        let job = on_one_host(Job::new("unshare").sim("1GiB", 2));
+        let job = Job::new("unshare").sim("1GiB", 2).on_one_host();
         let host = job.folder().join("host");
         let job = job.env("SIMGPU_HOSTPROC", host);
         job.args(["-m", "bash", "-c", script]).args([&path])
