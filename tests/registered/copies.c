@@ -255,6 +255,15 @@ static void first_attributed(void) { first_by(attributed); }
 static void first_box_batch(void) { first_by(box_batch); }
 static void first_box_attributed(void) { first_by(box_attributed); }
 
+/* Runs a graph to its end. */
+static void launch(CUgraph graph, CUstream stream)
+{
+    CUgraphExec exec;
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    finish();
+}
+
 static void captured(void)
 {
     CUdeviceptr blocks[4];

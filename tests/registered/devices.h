@@ -39,15 +39,6 @@ static void finish(void)
         }
 }
 
-/* Runs a graph to its end. */
-static void launch(CUgraph graph, CUstream stream)
-{
-    CUgraphExec exec;
-    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    CHECK(cuGraphLaunch(exec, stream));
-    finish();
-}
-
 static void fill(int device, CUdeviceptr address, unsigned char value)
 {
     use(device);
