@@ -202,8 +202,8 @@ impl Model {
             .any(|busy| !in_order(busy) && busy.memory.iter().any(touches))
     }
 
-    /// A block that was handed out lies as its request wants it, and no earlier work can still touch it when the next work
-    /// on the request's stream runs. Captured work runs later, so the order of its stream promises nothing.
+    /// A block that was handed out lies as its request wants it, and no earlier work can still touch it when the next
+    /// work on the request's stream runs. Captured work runs later, so the order of its stream promises nothing.
     pub fn assert_usable(&self, block: &Block, request: &Request) {
         let stream = request.stream();
         let alignment = if stream.is_some() {

@@ -235,8 +235,8 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "sees")) return sees(argv[2]), 0;
     static const struct scene scenes[] = {
-        {"errors", errors}, {"served", served}, {"host", host}, {"leader", leader}, {"figures", figures}, {"processes", processes},
-        {"utilisation", utilisation},
+        {"figures", figures}, {"processes", processes}, {"utilisation", utilisation}, {"errors", errors},
+        {"served", served}, {"host", host}, {"leader", leader},
     };
     return PLAY(scenes, argc, argv);
 }

@@ -205,7 +205,9 @@ static void destroyed(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"access", access_scene}, {"host", host_scene}, {"processes", shared}, {"destroyed", destroyed}};
+    static const struct scene scenes[] = {
+        {"access", access_scene}, {"host", host_scene}, {"processes", shared}, {"destroyed", destroyed},
+    };
     if (argc == 2 && strcmp(argv[1], "processes")) begin();
     return PLAY(scenes, argc, argv);
 }

@@ -108,7 +108,8 @@ static inline CUdeviceptr linear_memory(size_t size)
 /* Physical memory of device 0, and its mapping with access for the device. */
 static inline CUmemGenericAllocationHandle physical_memory(size_t size)
 {
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = device};
     CUmemGenericAllocationHandle handle;
     CHECK(cu(cuMemCreate)(&handle, size, &properties, 0));
     return handle;
@@ -123,7 +124,8 @@ static inline void map_memory(CUdeviceptr address, size_t size, CUmemGenericAllo
 
 static inline CUmemoryPool pool_on(int device)
 {
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location};
     CUmemoryPool pool;
     CHECK(cu(cuMemPoolCreate)(&pool, &properties));
     return pool;
