@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::assert_one_fits;
+use super::{assert_answers, assert_one_fits};
 use support::member::{Host, Member};
-use support::{MIB, OUT_OF_MEMORY, client, left_out, mounted};
+use support::{OUT_OF_MEMORY, client, left_out, mounted};
 
 /// A host, and the folder of its accounts, where a file system can be mounted.
 fn host() -> (Host, PathBuf) {
@@ -22,21 +22,25 @@ fn works(host: &Host) {
     let start = || Member::start(host.member("1GiB").env("VRAMSHIM_STRICT", "1"));
     for closes in [false, true] {
         let (mut first, mut second) = (start(), start());
-        assert_eq!((first.allocate(700 * MIB), second.allocate(MIB)), (0, 0));
+        assert_answers([&mut first, &mut second], [700, 1], [0, 0]);
         if closes {
             assert_eq!((first.ask("x"), second.ask("x")), ("0".into(), "0".into()));
         }
         let mut third = start();
-        assert_eq!(
-            (second.allocate(700 * MIB), third.allocate(700 * MIB)),
-            (OUT_OF_MEMORY, OUT_OF_MEMORY)
-        );
+        assert_answers([&mut second, &mut third], [700, 700], [OUT_OF_MEMORY; 2]);
         first.kill();
         assert_one_fits(&mut second, &mut third, 700);
         for member in [second, third] {
             let errors = member.end();
             assert!(!errors.contains("accounts"), "{errors}");
         }
+    }
+}
+
+/// Runs this on a file system of this kind, if this process may mount one.
+fn on(kind: &str, folder: &Path, options: &str, work: impl FnOnce() + Send) {
+    if !mounted(kind, folder, options, work) {
+        left_out(&format!("no permission to mount {kind}"));
     }
 }
 
@@ -51,9 +55,7 @@ fn succeeds(program: &str, arguments: &[&Path]) -> bool {
 #[test]
 fn tmpfs() {
     let (host, folder) = host();
-    if !mounted("tmpfs", &folder, "", || works(&host)) {
-        left_out("no permission to mount tmpfs");
-    }
+    on("tmpfs", &folder, "", || works(&host));
 }
 
 #[test]
@@ -64,15 +66,9 @@ fn overlayfs() {
         std::fs::create_dir(&other).unwrap();
         other.display().to_string()
     };
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        other("lower"),
-        other("upper"),
-        other("work")
-    );
-    if !mounted("overlay", &folder, &options, || works(&host)) {
-        left_out("no permission to mount overlayfs");
-    }
+    let [lower, upper, work] = ["lower", "upper", "work"].map(other);
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    on("overlay", &folder, &options, || works(&host));
 }
 
 #[test]
@@ -88,9 +84,7 @@ fn ext4() {
         }
         left_out("no loop device");
     };
-    if !mounted("tmpfs", &folder, "", on_disk) {
-        left_out("no permission to mount");
-    }
+    on("tmpfs", &folder, "", on_disk);
 }
 
 /// Files of FUSE show no blocks, and this file system has neither fallocate nor a rename that does not replace.
@@ -118,7 +112,5 @@ fn fuse() {
         let _ = server.kill();
         server.wait().unwrap();
     };
-    if !mounted("tmpfs", &folder, "", in_user_space) {
-        left_out("no permission to mount");
-    }
+    on("tmpfs", &folder, "", in_user_space);
 }

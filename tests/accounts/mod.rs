@@ -21,10 +21,15 @@ fn used(account: &SharedAccount) -> u64 {
     account.account().used()
 }
 
+/// Two members that ask for as many MiB, one after the other, get these results.
+fn assert_answers(mut members: [&mut Member; 2], mib: [u64; 2], results: [i32; 2]) {
+    let [first, second] = &mut members;
+    assert_eq!([first.allocate(mib[0] * MIB), second.allocate(mib[1] * MIB)], results);
+}
+
 /// Of two members that ask for as many MiB, the first gets them alone.
 fn assert_one_fits(first: &mut Member, second: &mut Member, mib: u64) {
-    let results = [first, second].map(|member| member.allocate(mib * MIB));
-    assert_eq!(results, [0, OUT_OF_MEMORY]);
+    assert_answers([first, second], [mib, mib], [0, OUT_OF_MEMORY]);
 }
 
 /// Sends a signal. Waits until all threads of a process that is stopped have stopped: until then one may still answer.
@@ -69,10 +74,7 @@ fn memory_of_a_killed_process_is_available_to_the_others() {
         let host = Host::new("4GiB");
         let start = || Member::start(host.member("1GiB").strategy(strategy));
         let (mut first, mut second) = (start(), start());
-        assert_eq!(
-            (first.allocate(700 * MIB), second.allocate(500 * MIB)),
-            (0, OUT_OF_MEMORY)
-        );
+        assert_answers([&mut first, &mut second], [700, 500], [0, OUT_OF_MEMORY]);
         first.kill();
         assert_eq!(second.allocate(500 * MIB), 0, "{}", strategy.name);
         let mut third = start();
@@ -127,11 +129,9 @@ fn all_are_told_the_same_and_it_is_true() {
                 let context = format!("{} at {moment}: {one}", strategy.name);
                 let nvml = json!({"used": truth, "total": 12 * GIB, "free": 12 * GIB - truth});
                 assert_fields(&one["nvml"], nvml, &context);
-                assert_eq!(
-                    (&one["nvml"]["v2"]["used"], &one["total"]),
-                    (&truth.into(), &(12 * GIB).into())
-                );
-                assert_eq!(one["free"], 12 * GIB - truth + free_inside(one), "{context}");
+                assert_eq!(one["nvml"]["v2"]["used"], truth, "{context}");
+                let wanted = json!({"total": 12 * GIB, "free": 12 * GIB - truth + free_inside(one)});
+                assert_fields(one, wanted, &context);
                 assert_eq!(one["nvml"]["processes"].list().len(), 3, "{context}");
                 for other in &told {
                     let mut listed = one["nvml"]["processes"].list().iter();
@@ -167,16 +167,11 @@ fn forks_neither_give_up_a_seat_nor_share_one() {
         assert_eq!(used(&account), 700 * MIB);
     }
     let mut child = Member::start(host.member("1GiB").args(["forked"]));
-    assert_eq!(
-        (child.allocate(400 * MIB), child.allocate(200 * MIB)),
-        (OUT_OF_MEMORY, 0)
-    );
+    assert_eq!(child.allocate_mib([400, 200]), [OUT_OF_MEMORY, 0]);
     assert_eq!(account.holders().len(), 2);
     let told = child.information();
-    assert_eq!(
-        (&told["nvml"]["used"], &told["free"]),
-        (&(900 * MIB).into(), &(124 * MIB).into())
-    );
+    assert_eq!(told["nvml"]["used"], 900 * MIB);
+    assert_eq!(told["free"], 124 * MIB);
     child.end();
     assert_eq!(used(&account), 700 * MIB);
     parent.end();
@@ -187,9 +182,8 @@ fn forks_neither_give_up_a_seat_nor_share_one() {
 fn many_processes_start_at_once() {
     const COUNT: usize = 150;
     let host = Host::new("64GiB");
-    let mut members: Vec<Member> = (0..COUNT)
-        .map(|_| Member::start(host.member("60GiB").env("VRAMSHIM_JOURNAL_MAX", "0")))
-        .collect();
+    let start = |_| Member::start(host.member("60GiB").env("VRAMSHIM_JOURNAL_MAX", "0"));
+    let mut members: Vec<Member> = (0..COUNT).map(start).collect();
     for member in &mut members {
         member.tell("a 1048576");
     }
@@ -201,10 +195,8 @@ fn many_processes_start_at_once() {
     assert_eq!((holders.len(), used(&account)), (COUNT, COUNT as u64 * MIB));
     for member in &members {
         let pid = member.child.id();
-        assert!(
-            holders.iter().any(|holder| holder.pid == pid && holder.held == MIB),
-            "{pid}"
-        );
+        let is_told = holders.iter().any(|holder| holder.pid == pid && holder.held == MIB);
+        assert!(is_told, "{pid}");
     }
     members.into_iter().for_each(Member::kill);
     assert_eq!(used(&account), 0);
@@ -280,10 +272,8 @@ fn a_job_that_closes_descriptors_keeps_its_seat() {
     let host = Host::new("4GiB");
     seats_outlast(&host, &|member| assert_eq!(member.ask("x"), "0"));
     // Closing any descriptor of a file drops the record locks that the process has on it.
-    let path = host.account_file();
-    seats_outlast(&host, &|member| {
-        assert_eq!(member.ask(&format!("o {}", path.display())), "0")
-    });
+    let opens = format!("o {}", host.account_file().display());
+    seats_outlast(&host, &|member| assert_eq!(member.ask(&opens), "0"));
 }
 
 /// The forked child of a member outlives it, and never calls CUDA. It has no part in the seat of its parent.
@@ -327,10 +317,8 @@ fn an_account_without_a_limit_refuses_nothing() {
     let (mut first, mut second) = (start(), start());
     assert_eq!((first.allocate(2 * GIB), second.allocate(GIB)), (0, 0));
     let told = second.information();
-    assert_eq!(
-        (&told["total"], &told["free"], &told["nvml"]["used"]),
-        (&(4 * GIB).into(), &GIB.into(), &(3 * GIB).into())
-    );
+    assert_fields(&told, json!({"total": 4 * GIB, "free": GIB}), "");
+    assert_eq!(told["nvml"]["used"], 3 * GIB);
     assert_eq!(used(&look(&host)), 3 * GIB);
     first.end();
     second.end();

@@ -25,8 +25,8 @@ PROBE(handles_of_several_sizes, NEEDED,
     for (int i = 0; i < COUNT; total += sizes[i++]) handles[i] = create(sizes[i], 0);
     CUdeviceptr start = side_by_side(handles, sizes, COUNT);
     fill(start, 8, total);
-    bool well = holds_only(start, 8, total);
-    claim(well, "%d handles, %zu MiB in one piece: bytes %s", COUNT, total / MIB, well ? "right" : "lost");
+    figure("%d handles, %zu MiB in one piece:", COUNT, total / MIB);
+    claim_bytes("bytes", start, 8, total);
 }
 
 PROBE(stitch_of_handles, NEEDED,
@@ -54,8 +54,7 @@ PROBE(stitch_of_handles, NEEDED,
     CHECK(cu(cuStreamSynchronize)(of_home));
     CUdeviceptr copy = alloc(size);
     CHECK(cu(cuMemcpyDtoDAsync_v2)(copy, block, size, of_block));
-    bool again = holds_only(copy, 3, size);
-    claim(again, "written at the first address, then read in the block: %s", again ? "right" : "lost");
+    claim_bytes("written at the first address, then read in the block:", copy, 3, size);
 }
 
 /* Copies words with loads and stores, as kernels do, which pass caches that memory operations may not pass. */
@@ -119,11 +118,9 @@ PROBE(alias_survives_unmap_of_other, NEEDED,
     fill(one, 4, size);
     CHECK(cu(cuCtxSynchronize)());
     CHECK(cu(cuMemUnmap)(one, size));
-    bool kept = holds_only(other, 4, size);
-    claim(kept, "bytes %s", kept ? "kept" : "lost");
+    claim_bytes("bytes", other, 4, size);
     fill(other, 5, size);
-    bool usable = holds_only(other, 5, size);
-    claim(usable, "written again: %s", usable ? "right" : "lost");
+    claim_bytes("written again:", other, 5, size);
     size_t held = before - free_memory();
     claim(held >= size, "%zu of %zu MiB held", held / MIB, size / MIB);
     CHECK(cu(cuMemUnmap)(other, size));
@@ -151,7 +148,7 @@ static struct blocked *block_writing(enum kind kind, CUdeviceptr start, size_t s
     CUstream stream = new_stream();
     CHECK(cu(cuMemsetD8Async)(start, 1, size, stream));
     CHECK(cu(cuStreamSynchronize)(stream));
-    struct blocked *work = block(kind, stream);
+    struct blocked *work = told_block(kind, stream);
     CHECK(cu(cuMemsetD8Async)(start, 2, size, stream));
     return work;
 }
@@ -167,7 +164,6 @@ PROBE(alias_beside_blocked_work, NEEDED,
     {
         CUmemGenericAllocationHandle handle = create(size, 0);
         CUdeviceptr home = address_of(handle, size), again = reserve(size);
-        figure("%s:", kind_names[kind]);
         struct blocked *work = block_writing(kind, home, size);
         RETURNS_AT_ONCE(work, "map", cu(cuMemMap)(again, size, 0, handle, 0));
         RETURNS_AT_ONCE(work, "access", cu(cuMemSetAccess)(again, size, &access, 1));
@@ -185,7 +181,6 @@ PROBE(unmap_alias_beside_blocked_work, TELLS,
     {
         CUmemGenericAllocationHandle handle = create(size, 0);
         CUdeviceptr home = address_of(handle, size), again = address_of(handle, size);
-        figure("%s:", kind_names[kind]);
         struct blocked *work = block_writing(kind, home, size);
         RETURNS_AT_ONCE(work, "unmap", cu(cuMemUnmap)(again, size));
         release(work);
@@ -209,11 +204,9 @@ PROBE(peer_access_to_alias, NEEDED,
     CHECK(cu(cuMemcpyDtoD_v2)(alias, theirs, size));
     CHECK(cu(cuCtxSynchronize)());
     current(0);
-    bool written = holds_only(home, 6, size);
-    claim(written, "the peer's bytes at the other address: %s", written ? "right" : "lost");
+    claim_bytes("the peer's bytes at the other address:", home, 6, size);
     fill_on(0, home, 7, size);
     current(1);
     CHECK(cu(cuMemcpyDtoD_v2)(theirs, alias, size));
-    bool read = holds_only(theirs, 7, size);
-    claim(read, "read by the peer: %s", read ? "right" : "lost");
+    claim_bytes("read by the peer:", theirs, 7, size);
 }

@@ -56,8 +56,7 @@ PROBE(begin_capture_does_not_wait, TELLS,
     WITH_EACH(kind)
     {
         CUstream stream = new_stream();
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, stream);
+        struct blocked *work = told_block(kind, stream);
         RETURNS_AT_ONCE(work, "begin", cu(cuStreamBeginCapture_v2)(stream, RELAXED));
         claim(end_capture(stream), "end");
         release(work);

@@ -145,6 +145,12 @@ bool holds_only(CUdeviceptr address, unsigned char value, size_t size)
     return same;
 }
 
+void claim_bytes(const char *what, CUdeviceptr address, unsigned char value, size_t size)
+{
+    bool right = holds_only(address, value, size);
+    claim(right, "%s %s", what, right ? "right" : "lost");
+}
+
 void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size)
 {
     current(device);
@@ -264,6 +270,12 @@ struct blocked *block(enum kind kind, CUstream stream)
     else CHECK(cu(cuLaunchHostFunc)(stream, wait_on_host, work));
     for (int i = 0; i < 50 && !work->started; i++) usleep(1000);
     return work;
+}
+
+struct blocked *told_block(enum kind kind, CUstream stream)
+{
+    figure("%s:", kind_names[kind]);
+    return block(kind, stream);
 }
 
 void release(struct blocked *work) { work->released = 1; }

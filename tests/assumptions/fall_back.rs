@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, assert_says, client, program,
-    tests,
+    AUTO_GROWTH, Fields, Finished, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_all_agree, assert_says, client,
+    program, tests,
 };
 
 use crate::assumptions::{LIMIT, TRIES, executable};
@@ -15,11 +15,8 @@ use crate::assumptions::{LIMIT, TRIES, executable};
 type Switch = (&'static str, &'static str);
 
 fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
-    let job = job
-        .sim("8GiB", 2)
-        .env("SIMGPU_DELAYED", "1")
-        .env("XDG_STATE_HOME", state);
-    switches.iter().fold(job, |job, (name, value)| job.env(name, value))
+    let job = job.sim("8GiB", 2).envs(&[("SIMGPU_DELAYED", "1")]).envs(switches);
+    job.env("XDG_STATE_HOME", state)
 }
 
 /// Asks again, at most twice, until the answers are as `wanted`. On a busy machine a probe can stand still for 100 ms, and
@@ -27,8 +24,10 @@ fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
 fn doctor(time: &str, switches: &[Switch], state: &Path, wanted: &dyn Fn(&Value, Option<i32>) -> bool) -> Value {
     for left in (0..TRIES).rev() {
         let job = with(Job::new(program()).alone(), switches, state).env("VRAMSHIM_PROBES", executable());
-        let job = job.limit(LIMIT);
-        let finished = job.args(["doctor", "--assumptions", "--json", "--timeout", time]).run();
+        let finished = job
+            .limit(LIMIT)
+            .args(["doctor", "--assumptions", "--json", "--timeout", time])
+            .run();
         let page = serde_json::from_str(&finished.stdout);
         let page: Value = page.unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
         if wanted(&page, finished.status.code()) {
@@ -54,24 +53,17 @@ fn outcome(page: &Value, name: &str) -> String {
 }
 
 fn assert_checkpoints(finished: &Finished, strategy: Strategy, count: impl RangeBounds<usize>, about: &str) {
-    let lines = finished.json().into_iter();
-    let checkpoints: Vec<Value> = lines.filter(|line| !line["account"].is_null()).collect();
+    let mut checkpoints = finished.json();
+    checkpoints.retain(|line| !line["account"].is_null());
     assert!(count.contains(&checkpoints.len()), "{about}: {}", finished.stdout);
-    for (index, checkpoint) in checkpoints.iter().enumerate() {
-        assert_agree(
-            checkpoint,
-            strategy,
-            &format!("{}, {about}, checkpoint {index}", strategy.name),
-        );
-    }
+    assert_all_agree(&checkpoints, strategy, about);
 }
 
 /// Runs a client that fragments its memory; its books must agree with the simulated GPU. Returns the lines that say
 /// what a strategy does instead.
 fn job(strategy: Strategy, switches: &[Switch], state: &Path, environment: &[Switch]) -> Vec<String> {
     let path = client("support/clients/exercise.c", "exercise", &["libcuda.so.1"]);
-    let job = with(Job::new(path).strategy(strategy), switches, state);
-    let job = environment.iter().fold(job, |job, (name, value)| job.env(name, value));
+    let job = with(Job::new(path).strategy(strategy), switches, state).envs(environment);
     let finished = job.args(["5", "400", "2"]).run().ok();
     assert_checkpoints(&finished, strategy, 4.., &format!("{switches:?}"));
     let said = finished.said().into_iter().filter(|(severity, _)| *severity == 'W');
@@ -152,26 +144,20 @@ fn what_is_stored_is_for_this_driver_alone() {
 fn doctor_says_what_is_stored() {
     let state = tempfile::tempdir().unwrap();
     let finding = || {
-        let job = with(
-            Job::new(program()).alone(),
-            &[("VRAMSHIM_STRATEGY", "auto_growth")],
-            state.path(),
-        );
-        let page: Value = serde_json::from_str(&job.args(["doctor", "--json"]).run().stdout).expect("JSON");
+        let job = Job::new(program()).alone().strategy(AUTO_GROWTH);
+        let job = with(job, &[], state.path()).args(["doctor", "--json"]);
+        let page: Value = serde_json::from_str(&job.run().stdout).expect("JSON");
         let mut findings = page["findings"].list().iter();
-        findings
-            .find(|finding| finding["check"] == "assumptions")
-            .expect("a finding")
-            .clone()
+        let finding = findings.find(|finding| finding["check"] == "assumptions");
+        finding.expect("a finding").clone()
     };
     assert_eq!(finding()["severity"], "note", "not asked yet: {}", finding());
     doctor("60s", &[], state.path(), &|_, code| code == Some(0));
     assert_eq!(finding()["severity"], "ok", "{}", finding());
     // Assumptions that were not asked do not count as broken.
     let found = finding()["found"].text().to_owned();
-    [", that do not: ", ", not asked: "]
-        .iter()
-        .for_each(|words| assert_says(&found, words));
+    assert_says(&found, ", that do not: ");
+    assert_says(&found, ", not asked: ");
     doctor("60s", &[MAPPING_WAITS], state.path(), &|_, _| true);
     assert_eq!(finding()["severity"], "warning", "{}", finding());
 }
@@ -199,15 +185,11 @@ fn the_books_follow_a_reset_whatever_it_leaves_and_nothing_is_lost() {
         &[("SIMGPU_RESET_FREES_VMM", "1")],
     ];
     for (&strategy, switches) in THREE.iter().flat_map(|one| switches.map(|switches| (one, switches))) {
-        let job = Job::new(&path).strategy(strategy);
-        let job = switches.iter().fold(job, |job, (name, value)| job.env(name, value));
-        let finished = job.run().ok();
+        let finished = Job::new(&path).strategy(strategy).envs(switches).run().ok();
         let about = format!("{}, {switches:?}", strategy.name);
-        assert!(
-            strategy.name != AUTO_GROWTH.name || finished.stderr.contains("hole of 33554432"),
-            "{about}: {}",
-            finished.stderr
-        );
+        if strategy == AUTO_GROWTH {
+            assert_says(&finished.stderr, "hole of 33554432");
+        }
         assert_checkpoints(&finished, strategy, 4..=4, &about);
     }
 }

@@ -44,11 +44,10 @@ static CUmemGenericAllocationHandle granule_of(const CUmemAllocationProp *proper
 PROBE(memory_of_malloc, TELLS, "memory of malloc is memory of the host, wherever it lies", "cuda.h 13.0:8902; a program of 16 lines")
 {
     begin();
-    CUdeviceptr block;
     char *before[8];
     int changed = 0;
     for (int i = 0; i < 8; i++) before[i] = malloc(MIB);
-    CHECK(cu(cuMemAlloc_v2)(&block, MIB));
+    CUdeviceptr block = alloc(MIB);
     for (int i = 0; i < 64; i++) {
         char *memory = i < 8 ? before[i] : malloc(MIB);
         memset(memory, i, MIB);
@@ -63,13 +62,9 @@ PROBE(wait_values, TELLS, "streams wait for values in memory and for semaphores;
 {
     begin();
     enum { GEQ, EQ, AND, NOR, OPERATIONS = 3 };
-    CUdeviceptr flags;
-    CUstream first, second;
-    CHECK(cu(cuMemAlloc_v2)(&flags, 4096));
-    CHECK(cu(cuMemsetD8_v2)(flags, 0, 4096));
-    CHECK(cu(cuCtxSynchronize)());
-    CHECK(cu(cuStreamCreate)(&first, 1));
-    CHECK(cu(cuStreamCreate)(&second, 1));
+    CUdeviceptr flags = alloc(4096);
+    CUstream first = new_stream(), second = new_stream();
+    fill_on(0, flags, 0, 4096);
     NEED(cu(cuStreamWaitValue32_v2)(first, flags, 3, GEQ));
     CHECK(cu(cuStreamWriteValue32_v2)(first, flags + 64, 1, 0));
     ANSWERS(cu(cuStreamQuery)(first), CUDA_ERROR_NOT_READY);
@@ -126,12 +121,8 @@ PROBE(multicast_objects, TELLS, "a multicast object has devices, and holds no me
     }
     ANSWERS(cu(cuMulticastBindMem)(object, GRANULE, handles[0], 0, 2 * GRANULE, 0), CUDA_ERROR_INVALID_VALUE);
     ANSWERS(cu(cuMulticastBindMem)(handles[0], 0, handles[1], 0, GRANULE, 0), CUDA_ERROR_INVALID_VALUE);
-    CUdeviceptr range;
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CHECK(cu(cuMemAddressReserve)(&range, 2 * GRANULE, 0, 0, 0));
-    CHECK(cu(cuMemMap)(range, 2 * GRANULE, 0, object, 0));
-    CHECK(cu(cuMemSetAccess)(range, 2 * GRANULE, &access, 1));
-    CHECK(cu(cuMemsetD8_v2)(range, 1, GRANULE));
+    CUdeviceptr range = address_of(object, 2 * GRANULE);
+    fill(range, 1, GRANULE);
     CHECK(cu(cuMulticastUnbind)(object, 1, GRANULE, GRANULE));
     CHECK(cu(cuMemUnmap)(range, 2 * GRANULE));
     CHECK(cu(cuMemAddressFree)(range, 2 * GRANULE));
@@ -232,11 +223,9 @@ PROBE(sparse_arrays, TELLS, "a sparse array takes no memory until some is mapped
 PROBE(batches, TELLS, "batches of prefetches, discards and decompressions are checked before they begin", "cuda.h 13.0:12598-12704, 14560-14680")
 {
     begin();
-    CUdeviceptr managed, block;
-    CUstream stream;
-    CHECK(cu(cuStreamCreate)(&stream, 1));
+    CUdeviceptr managed, block = alloc(4 * MIB);
+    CUstream stream = new_stream();
     CHECK(cu(cuMemAllocManaged)(&managed, 4 * MIB, 1));
-    CHECK(cu(cuMemAlloc_v2)(&block, 4 * MIB));
     CUdeviceptr both[2] = {managed, managed + MIB}, wrong[2] = {managed, block};
     size_t sizes[2] = {MIB, MIB}, first[2] = {0, 1}, out_of_order[2] = {1, 0};
     CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}};
@@ -267,10 +256,9 @@ PROBE(batches, TELLS, "batches of prefetches, discards and decompressions are ch
 PROBE(checkpoints, TELLS, "a checkpoint keeps the bytes of a process, and needs its lock", "cuda.h 13.0, CUDA Checkpointing")
 {
     begin();
-    CUdeviceptr block;
+    CUdeviceptr block = alloc(64 * MIB);
     int state, pid = getpid();
-    CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
-    CHECK(cu(cuMemsetD8_v2)(block, 9, 64));
+    fill(block, 9, 64);
     size_t held = free_memory();
     ANSWERS(cu(cuCheckpointProcessCheckpoint)(pid, NULL), CUDA_ERROR_ILLEGAL_STATE);
     NEED(cu(cuCheckpointProcessLock)(pid, NULL));
@@ -280,12 +268,9 @@ PROBE(checkpoints, TELLS, "a checkpoint keeps the bytes of a process, and needs 
     CHECK(cu(cuCheckpointProcessRestore)(pid, NULL));
     CHECK(cu(cuCheckpointProcessUnlock)(pid, NULL));
     THAT(free_memory() == held);
-    char byte;
-    CHECK(cu(cuMemcpyDtoH_v2)(&byte, block + 63, 1));
-    THAT(byte == 9);
+    THAT(holds_only(block, 9, 64));
     CHECK(cu(cuMemFree_v2)(block));
 }
-
 
 PROBE(copy_of_freed_memory, TELLS, "copies from and to freed memory answer 1", "cuda.h 13.0, CUDA_ERROR_INVALID_VALUE; a segment of 2 MiB goes as a whole")
 {

@@ -3,7 +3,7 @@
 #ifndef PROBE_H
 #define PROBE_H
 
-#include "cuda_api.h"
+#include "more_api.h"
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,22 +52,11 @@ const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */
         if (result_) not_asked("%s answered %d", name_of_call(#call), result_); \
     } while (0)
 
-typedef struct { unsigned char bytes[256]; } GreenResource; /* CUdevResource of cuda.h, with room to spare */
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *copy, CUstream stream); /* CUDA_MEMCPY3D_PEER has the contexts in the reserved fields */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamGetId(CUstream stream, unsigned long long *id);
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                        unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra);
-CUresult cuDeviceGetDevResource(CUdevice device, GreenResource *resource, int type);
-CUresult cuDevSmResourceSplitByCount(GreenResource *result, unsigned *groups, const GreenResource *input, GreenResource *remaining,
-                                     unsigned flags, unsigned least);
-CUresult cuDevResourceGenerateDesc(void **description, GreenResource *resources, unsigned count);
-CUresult cuGreenCtxCreate(void **context, void *description, CUdevice device, unsigned flags);
-CUresult cuGreenCtxStreamCreate(CUstream *stream, void *context, unsigned flags, int priority);
 
 /* Initialises the driver and makes the primary context of device 0 current. */
 void begin(void);
@@ -100,6 +89,8 @@ size_t free_memory(void);
 void fill(CUdeviceptr address, unsigned char value, size_t size);
 /* Whether all bytes have this value, after all work of the context is done. */
 bool holds_only(CUdeviceptr address, unsigned char value, size_t size);
+/* Claims that all bytes have this value. */
+void claim_bytes(const char *what, CUdeviceptr address, unsigned char value, size_t size);
 /* Makes a device current, and all bytes have this value when it returns. */
 void fill_on(int device, CUdeviceptr address, unsigned char value, size_t size);
 
@@ -110,6 +101,8 @@ struct blocked { volatile uint32_t started, released, ended; }; /* also read and
 enum { BLOCK_MS = 300 };
 /* Submits work that ends when it is released, or BLOCK_MS later. Returns when it runs, or is late to begin. */
 struct blocked *block(enum kind kind, CUstream stream);
+/* The same, and tells what kind of work it is. */
+struct blocked *told_block(enum kind kind, CUstream stream);
 void release(struct blocked *work);
 bool kernels(void);
 CUfunction wild_kernel(void);

@@ -73,7 +73,7 @@ PROBE(free_waits_for_peers, TELLS, "cuMemFree of device 0's memory waits for a c
 static CUstream green_stream(void)
 {
     enum { SM = 1, DEFAULT_STREAM = 1, NON_BLOCKING = 1, LEAST = 8 };
-    GreenResource whole, part, rest;
+    CUdevResource whole, part, rest;
     unsigned groups = 1;
     void *description, *green;
     CUstream stream;
@@ -142,8 +142,7 @@ PROBE(alloc_does_not_wait, TELLS, "cuMemAlloc returns while other work blocks, a
     {
         CUdeviceptr again = alloc(64 * MIB), address;
         CHECK(cu(cuMemFree_v2)(again));
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, new_stream());
+        struct blocked *work = told_block(kind, new_stream());
         RETURNS_AT_ONCE(work, "64 MiB freed before", cu(cuMemAlloc_v2)(&again, 64 * MIB));
         RETURNS_AT_ONCE(work, "2 MiB", cu(cuMemAlloc_v2)(&address, 2 * MIB));
         RETURNS_AT_ONCE(work, "1 GiB", cu(cuMemAlloc_v2)(&address, 1 << 30));
@@ -161,8 +160,7 @@ PROBE(alloc_does_not_wait_for_peers, TELLS,
     WITH_EACH(kind)
     {
         enable_access(1, 0);
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, new_stream());
+        struct blocked *work = told_block(kind, new_stream());
         CUdeviceptr address;
         current(0);
         RETURNS_AT_ONCE(work, "64 MiB", cu(cuMemAlloc_v2)(&address, 64 * MIB));
@@ -181,8 +179,7 @@ PROBE(create_map_access_beside_blocked_work, NEEDED, "cuMemCreate, cuMemMap and 
     WITH_EACH(kind)
     {
         CUdeviceptr start = reserve(size), large = reserve(256 * MIB);
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, new_stream());
+        struct blocked *work = told_block(kind, new_stream());
         RETURNS_AT_ONCE(work, "create", cu(cuMemCreate)(&handle, size, &properties, 0));
         RETURNS_AT_ONCE(work, "map", cu(cuMemMap)(start, size, 0, handle, 0));
         RETURNS_AT_ONCE(work, "access", cu(cuMemSetAccess)(start, size, &access, 1));
@@ -203,8 +200,7 @@ PROBE(unmap_beside_blocked_work, TELLS, "cuMemUnmap and cuMemRelease of memory t
         CUmemGenericAllocationHandle handle;
         CHECK(cu(cuMemRetainAllocationHandle)(&handle, (void *)start));
         CHECK(cu(cuMemRelease)(handle));
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, new_stream());
+        struct blocked *work = told_block(kind, new_stream());
         RETURNS_AT_ONCE(work, "unmap", cu(cuMemUnmap)(start, granule()));
         RETURNS_AT_ONCE(work, "release", cu(cuMemRelease)(handle));
         release(work);
@@ -221,8 +217,7 @@ PROBE(questions_beside_blocked_work, NEEDED,
     int device;
     WITH_EACH(kind)
     {
-        figure("%s:", kind_names[kind]);
-        struct blocked *work = block(kind, new_stream());
+        struct blocked *work = told_block(kind, new_stream());
         RETURNS_AT_ONCE(work, "info", cu(cuMemGetInfo_v2)(&size, &total));
         RETURNS_AT_ONCE(work, "attribute", cu(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
         RETURNS_AT_ONCE(work, "range", cu(cuMemGetAddressRange_v2)(&base, &size, address));

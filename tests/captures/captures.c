@@ -29,9 +29,7 @@ static void end_capture(CUstream stream, CUresult wanted)
 /* Allocates and frees most of the device. Afterwards only the policy can serve a block of this size. */
 static void use_most(void)
 {
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, MOST));
-    CHECK(cuMemFree_v2(address));
+    CHECK(cuMemFree_v2(linear_memory(MOST)));
 }
 
 static CUresult most(void)
@@ -123,10 +121,9 @@ static void *begins_in_vain(void *unused)
 
 static void refused(void)
 {
-    CUdeviceptr block;
     pthread_t thread;
+    CUdeviceptr block = linear_memory(MIB);
     captured = new_stream(NON_BLOCKING);
-    CHECK(cuMemAlloc_v2(&block, MIB));
     begin_capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
     pthread_create(&thread, NULL, begins_in_vain, NULL);
     pthread_join(thread, NULL);
@@ -187,23 +184,16 @@ static void meanwhile(void)
     end_capture(stream, CUDA_SUCCESS);
 }
 
-static uint64_t reserved(void)
-{
-    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
-    struct vramshim_stats now;
-    THAT(stats && stats(0, &now) == 0);
-    return now.reserved;
-}
-
 static void idle(void)
 {
     enum { BLOCKS = 40, SIZE = 32 * MIB, ROUNDS = 50 };
     CUdeviceptr blocks[BLOCKS];
     CUstream stream = new_stream(NON_BLOCKING);
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], SIZE));
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = linear_memory(SIZE);
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
+    THAT(library_function(vramshim_stats));
     /* Runs until the memory was given back. */
-    for (int round = 0; round < ROUNDS || reserved() >= BLOCKS * (uint64_t)SIZE; round++) {
+    for (int round = 0; round < ROUNDS || stats_of_library().reserved >= BLOCKS * (uint64_t)SIZE; round++) {
         begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
         usleep(2000);
         end_capture(stream, CUDA_SUCCESS);

@@ -5,10 +5,7 @@ use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, cl
 
 /// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the
 /// scenes.
-const LARGE_CHUNK: Strategy = Strategy {
-    name: "naive_best_fit",
-    environment: &[("FLAGS_initial_gpu_memory_in_mb", "3200")],
-};
+const LARGE_CHUNK: Strategy = NAIVE_BEST_FIT.with(&[("FLAGS_initial_gpu_memory_in_mb", "3200")]);
 
 fn scene(name: &str, strategy: Strategy) -> Job {
     let path = client("captures/captures.c", "captures", &["libcuda.so.1"]);

@@ -1,12 +1,9 @@
 //! What is known of PyTorch's cache, and what is advised about it.
 
-use std::fs;
-use std::path::PathBuf;
-
 use support::made::Made;
 use support::{MIB, assert_says};
 
-use super::evidence::{BEGAN_US, TORCH, assert_told, fail, measure};
+use super::evidence::{BEGAN_US, TORCH, assert_told, fail, measure, with_tensors};
 use super::why_of;
 
 /// What the cache of PyTorch does not hold cannot be gained by doing without it.
@@ -15,19 +12,15 @@ fn an_empty_cache_is_not_advised_against() {
     let folder = tempfile::tempdir().unwrap();
     let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_TORCH=record\0", TORCH).unwrap();
     let segment = 0x7f00_0000_0000u64;
-    job.alloc_at(0, segment, 800 * MIB, 0).unwrap();
+    let size = 800 * MIB;
+    job.alloc_at(0, segment, size, 0).unwrap();
     let at = |job: &Made| BEGAN_US + job.now_ns() / 1000;
     let now = at(&job);
-    let size = 800 * MIB;
-    let mut tensors = format!(
-        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n"
-    );
+    let mut tensors = format!("S\t{now}\t0\t{segment}\t{size}\nA\t{now}\t0\t{segment}\t{size}\t0\t0\n");
     measure(&mut job, 174 * MIB, size, 850 * MIB);
     fail(&mut job, 300 * MIB, 2, false);
     tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t1\t0\n", at(&job), 300 * MIB, at(&job));
-    let path: PathBuf = job.end(Some(1)).unwrap();
-    fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let told = why_of(&path);
+    let told = with_tensors(&job.end(Some(1)).unwrap(), &tensors);
     assert_told(&told, 12, "live memory is too much");
     assert_eq!(told.page["why"]["ledger"]["cached"], 0);
     assert!(!told.text.contains("--torch allocator"), "{}", told.text);

@@ -37,10 +37,8 @@
 
 static CUdeviceptr must(size_t bytes)
 {
-    CUdeviceptr address;
-    CHECK(cu(cuMemAlloc_v2)(&address, bytes));
     *count_of(0, LINEAR) += (long long)bytes;
-    return address;
+    return linear_memory(bytes);
 }
 
 static void give(CUdeviceptr address, size_t bytes)
@@ -148,8 +146,7 @@ static void again(void)
 static void on_stream(int as_tensor)
 {
     CUdeviceptr address;
-    CUstream stream;
-    CHECK(cu(cuStreamCreate)(&stream, 0));
+    CUstream stream = new_stream(0);
     printf("stream %p\n", (void *)stream);
     if (as_tensor) {
         void *(*alloc)(ptrdiff_t, int, void *) = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");

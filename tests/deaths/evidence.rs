@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use base::api::Api;
 use base::shortage::Allowance;
-use journal::format::Device;
-use journal::format::{Event, FrameworkRequest, HEADER_SIZE, Library, MemInfo, ProcessBytes, SLOT_SIZE, Teller};
+use journal::format::{Device, Event, FrameworkRequest, HEADER_SIZE, Library, SLOT_SIZE, Teller};
 use journal::writer::About;
 use serde_json::{Value, json};
-use support::made::{Made, failed};
+use support::made::{self, Made, failed};
 use support::{Fields, MIB, Printed, assert_fields, assert_says, vramshim};
+use tempfile::TempDir;
 
 use super::{Told, why_of};
 
@@ -24,26 +24,16 @@ pub fn assert_told(told: &Told, code: i32, says: &str) {
     assert_says(&told.text, says);
 }
 
-/// A job whose 800 MiB leave 174 MiB of its device, and which asks for 300 more. `strategy` is the one that it ran with.
-pub fn full(folder: &Path, strategy: &str, environment: &str, software: &str) -> Made {
+/// A job whose 800 MiB leave 174 MiB of its device.
+pub fn full(folder: &Path, environment: &str, software: &str) -> Made {
     let about = About {
-        pid: 70,
-        parent_pid: 1,
-        wall_start_ns: BEGAN_US * 1000,
-        strategy: strategy.into(),
-        host: "node1".into(),
-        job: "made".into(),
-        command_line: b"python\0made.py".to_vec(),
         environment: environment.as_bytes().to_vec(),
         software: software.as_bytes().to_vec(),
-        ..About::default()
+        ..made::about(70, 0)
     };
     let device = Device {
-        total_memory: 1024 * MIB,
-        uuid: [1; 16],
-        name: "Simulated GPU".into(),
         limit: Some(900 * MIB),
-        ..Device::default()
+        ..made::device(0)
     };
     let mut job = Made::about(folder, &about, &[device]).unwrap();
     for _ in 0..8 {
@@ -53,25 +43,28 @@ pub fn full(folder: &Path, strategy: &str, environment: &str, software: &str) ->
     job
 }
 
-/// What `why` says of such a job that does this and then ends.
-fn told_of(settings: [&str; 3], exit: Option<i32>, goes_on: impl FnOnce(&mut Made)) -> Told {
+/// The journal of such a job that does this and then ends, in its folder.
+fn ended([environment, software]: [&str; 2], exit: Option<i32>, goes_on: impl FnOnce(&mut Made)) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let [strategy, environment, software] = settings;
-    let mut job = full(folder.path(), strategy, environment, software);
+    let mut job = full(folder.path(), environment, software);
     goes_on(&mut job);
-    why_of(&job.end(exit).unwrap())
+    let path = job.end(exit).unwrap();
+    (folder, path)
+}
+
+/// The same, and 300 MiB more that it asks for fail.
+fn died(settings: [&str; 2]) -> (TempDir, PathBuf) {
+    ended(settings, Some(1), |job| fail(job, 300 * MIB, 2, false))
+}
+
+/// What `why` says of a job that does this and then ends.
+fn told_of(settings: [&str; 2], exit: Option<i32>, goes_on: impl FnOnce(&mut Made)) -> Told {
+    let (_folder, path) = ended(settings, exit, goes_on);
+    why_of(&path)
 }
 
 pub fn measure(job: &mut Made, free: u64, reserved: u64, of_process: u64) {
-    let event = Event::Measured {
-        mem_info: Some(MemInfo {
-            total: 1024 * MIB,
-            free,
-        }),
-        told_by: Teller::NotKnown,
-        process_bytes: Some(of_process),
-        reserved,
-    };
+    let event = made::measured([1024 * MIB, free], reserved, of_process);
     job.happened(0, Api::Policy, event).unwrap();
 }
 
@@ -90,6 +83,13 @@ pub fn fail(job: &mut Made, bytes: u64, result: i32, over_limit: bool) {
         .unwrap();
 }
 
+/// What `why` says of a journal beside which a file of PyTorch's tensors has these lines.
+pub fn with_tensors(journal: &Path, lines: &str) -> Told {
+    let text = format!("vramshim-pytorch\t1\t70\t2.12.0\n{lines}");
+    fs::write(journal.with_extension("tensors"), text).unwrap();
+    why_of(journal)
+}
+
 fn at(slot: usize) -> usize {
     HEADER_SIZE + slot * SLOT_SIZE
 }
@@ -102,7 +102,7 @@ fn damage(path: &Path, slot: usize) {
 
 #[test]
 fn figures_that_were_read_after_the_refusal_are_told_as_such() {
-    let told = told_of(["passthrough", "", ""], Some(1), |job| {
+    let told = told_of(["", ""], Some(1), |job| {
         limited(job, 2000 * MIB, 900 * MIB, 850 * MIB, true);
         fail(job, 300 * MIB, 2, true);
     });
@@ -113,7 +113,7 @@ fn figures_that_were_read_after_the_refusal_are_told_as_such() {
 #[test]
 fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
     for (group, code, name) in [(true, 17, "group_limit"), (false, 16, "limit")] {
-        let told = told_of(["passthrough", "", ""], Some(1), |job| {
+        let told = told_of(["", ""], Some(1), |job| {
             limited(job, 900 * MIB, 850 * MIB, 850 * MIB, group);
             fail(job, 100 * MIB, 2, true);
         });
@@ -126,26 +126,19 @@ fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
 #[test]
 fn the_missing_file_of_tensors_is_told() {
     for (environment, lacks) in [("VRAMSHIM_TORCH=record\0", true), ("", false)] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut job = full(folder.path(), "passthrough", environment, TORCH);
-        fail(&mut job, 300 * MIB, 2, false);
-        let path = job.end(Some(1)).unwrap();
+        let (_folder, path) = died([environment, TORCH]);
         let told = why_of(&path);
         assert_eq!(told.code, Some(12), "{}", told.text);
         assert_eq!(told.page["why"]["uncertain"], lacks, "{}", told.text);
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("Copy node1-70-1.tensors"), lacks, "{next}");
-        fs::write(path.with_extension("tensors"), "vramshim-pytorch\t1\t70\t2.12.0\n").unwrap();
-        assert_eq!(why_of(&path).page["why"]["uncertain"], false, "it is there");
+        assert_eq!(with_tensors(&path, "").page["why"]["uncertain"], false, "it is there");
     }
 }
 
 #[test]
 fn a_damaged_record_takes_the_certainty_from_a_verdict() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
-    fail(&mut job, 300 * MIB, 2, false);
-    let path = job.end(Some(1)).unwrap();
+    let (_folder, path) = died(["", ""]);
     let whole = fs::read(&path).unwrap();
     assert_told(&why_of(&path), 12, "live memory is too much");
     // An allocation; the measurement; the failure itself.
@@ -165,11 +158,10 @@ fn a_damaged_record_takes_the_certainty_from_a_verdict() {
 /// Whose limit it was is in a record before that of the failure, and in the settings.
 #[test]
 fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "VRAMSHIM_ACCOUNTS=/acc\0", "");
-    limited(&mut job, 900 * MIB, 850 * MIB, 50 * MIB, true);
-    fail(&mut job, 100 * MIB, 2, true);
-    let path = job.end(Some(1)).unwrap();
+    let (_folder, path) = ended(["VRAMSHIM_ACCOUNTS=/acc\0", ""], Some(1), |job| {
+        limited(job, 900 * MIB, 850 * MIB, 50 * MIB, true);
+        fail(job, 100 * MIB, 2, true);
+    });
     assert_told(&why_of(&path), 17, "other members of the group hold 800.0 MiB");
     damage(&path, 9);
     let told = why_of(&path);
@@ -179,8 +171,7 @@ fn a_damaged_record_of_a_limit_does_not_change_whose_it_was() {
 
 #[test]
 fn reconcile_gives_pools_no_bytes_of_a_damaged_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
+    let (_folder, path) = ended(["", ""], Some(0), |_| {});
     let reconcile = || says("reconcile", &path);
     let Printed { code, text, .. } = reconcile();
     assert!(code == Some(0) && !text.contains("in no record"), "{text}");
@@ -195,8 +186,7 @@ fn reconcile_gives_pools_no_bytes_of_a_damaged_record() {
 
 #[test]
 fn a_journal_that_cannot_be_read_fails_the_answer_but_not_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = full(folder.path(), "passthrough", "", "").end(Some(0)).unwrap();
+    let (folder, path) = ended(["", ""], Some(0), |_| {});
     assert_eq!(why_of(folder.path()).code, Some(0));
     fs::write(folder.path().join("noise.vraj"), [7; 20_000]).unwrap();
     let told = why_of(folder.path());
@@ -204,7 +194,7 @@ fn a_journal_that_cannot_be_read_fails_the_answer_but_not_the_others() {
     assert_says(&told.said, "noise.vraj: ");
     // The verdict of another journal is the answer all the same.
     fs::remove_file(path).unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
+    let mut job = full(folder.path(), "", "");
     fail(&mut job, 300 * MIB, 2, false);
     job.end(Some(1)).unwrap();
     assert_told(&why_of(folder.path()), 12, "Verdict: ");
@@ -212,12 +202,8 @@ fn a_journal_that_cannot_be_read_fails_the_answer_but_not_the_others() {
 
 #[test]
 fn when_a_killed_process_ended_is_not_claimed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = full(folder.path(), "passthrough", "", "").end(None).unwrap();
-    assert_says(
-        &why_of(&path).text,
-        "at a time that is not known; last sign of life after ",
-    );
+    let told = told_of(["", ""], None, |_| {});
+    assert_says(&told.text, "at a time that is not known; last sign of life after ");
 }
 
 #[test]
@@ -228,7 +214,7 @@ fn the_distance_to_the_limit_of_a_group_is_not_that_of_one_process() {
         ("VRAMSHIM_LIMIT_SCOPE=group\0", true),
         ("", false),
     ] {
-        let told = told_of(["passthrough", environment, ""], Some(0), |_| {});
+        let told = told_of([environment, ""], Some(0), |_| {});
         assert_eq!(told.page["why"]["distance"]["of_group"], of_group, "{environment}");
     }
 }
@@ -243,16 +229,10 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
     job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
     let behind_us = 15_000;
     let at = |job: &Made| BEGAN_US + job.now_ns() / 1000 - behind_us;
-    let mut tensors = format!(
-        "vramshim-pytorch\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n",
-        at(&job),
-        64 * MIB
-    );
+    let mut tensors = format!("S\t{}\t0\t{segment}\t{}\n", at(&job), 64 * MIB);
     job.wait(4_000_000);
     tensors += &format!("O\t{}\t0\t{}\t0\nD\t{}\t0\t0\n", at(&job), 100 * MIB, at(&job));
-    let path = job.end(Some(1)).unwrap();
-    fs::write(path.with_extension("tensors"), tensors).unwrap();
-    let told = why_of(&path);
+    let told = with_tensors(&job.end(Some(1)).unwrap(), &tensors);
     assert_told(&told, 16, "it refused 100.0 MiB on device 0 at 25.0 ms");
     assert_says(&told.text, "at least 64.0 MiB, and less than 164.0 MiB");
 }
@@ -261,40 +241,30 @@ fn the_refusal_of_pytorch_is_told_by_the_clock_of_the_journal() {
 #[test]
 fn a_private_pool_without_tensors_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "framework=PyTorch 2.12.0");
-    let (segment, now) = (0x7f00_0000_0000u64, BEGAN_US + job.now_ns() / 1000);
-    job.alloc_at(0, segment, 90 * MIB, 0).unwrap();
-    let size = 90 * MIB;
-    let tensors = format!("vramshim-pytorch\t1\t70\t2.12.0\nS\t{now}\t0\t{segment}\t{size}\t0.3\nD\t{now}\t0\t0\n");
+    let mut job = full(folder.path(), "", TORCH);
+    let (segment, size, now) = (0x7f00_0000_0000u64, 90 * MIB, BEGAN_US + job.now_ns() / 1000);
+    job.alloc_at(0, segment, size, 0).unwrap();
+    let tensors = format!("S\t{now}\t0\t{segment}\t{size}\t0.3\nD\t{now}\t0\t0\n");
     job.wait(1_000_000);
     fail(&mut job, 60 * MIB, 2, false);
-    let path = job.end(Some(1)).unwrap();
-    fs::write(path.with_extension("tensors"), tensors).unwrap();
-    assert_says(&why_of(&path).text, "End graphs or pools that are not needed");
+    let told = with_tensors(&job.end(Some(1)).unwrap(), &tensors);
+    assert_says(&told.text, "End graphs or pools that are not needed");
 }
 
 #[test]
 fn a_process_that_nvml_and_the_account_tell_is_named_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut job = full(folder.path(), "passthrough", "", "");
-    let process = |pid, bytes, told_by| {
-        Event::Process(ProcessBytes {
-            pid,
-            bytes: Some(bytes),
-            told_by,
-            ..ProcessBytes::default()
-        })
-    };
-    measure(&mut job, 4 * MIB, 800 * MIB, 850 * MIB);
-    for event in [
-        process(70, 850 * MIB, Teller::Nvml),
-        process(71, 170 * MIB, Teller::Nvml),
-        process(71, 170 * MIB, Teller::Account),
-    ] {
-        job.happened(0, Api::Policy, event).unwrap();
-    }
-    fail(&mut job, 100 * MIB, 2, false);
-    let path = job.end(Some(1)).unwrap();
+    let (_folder, path) = ended(["", ""], Some(1), |job| {
+        measure(job, 4 * MIB, 800 * MIB, 850 * MIB);
+        for (pid, mib, told_by) in [
+            (70, 850, Teller::Nvml),
+            (71, 170, Teller::Nvml),
+            (71, 170, Teller::Account),
+        ] {
+            let process = made::process(pid, mib * MIB, told_by);
+            job.happened(0, Api::Policy, process).unwrap();
+        }
+        fail(job, 100 * MIB, 2, false);
+    });
     let text = vramshim(&["report", "--json", path.to_str().unwrap()]).text;
     assert_eq!(text.matches(r#""note":"71""#).count(), 1, "{text}");
 }
@@ -303,10 +273,7 @@ fn a_process_that_nvml_and_the_account_tell_is_named_once() {
 #[test]
 fn what_fits_beside_a_process_is_told_only_if_it_is_known() {
     for (damaged, fits) in [(false, true), (true, false)] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut job = full(folder.path(), "passthrough", "", "");
-        fail(&mut job, 3000 * MIB, 2, false);
-        let path = job.end(Some(1)).unwrap();
+        let (_folder, path) = ended(["", ""], Some(1), |job| fail(job, 3000 * MIB, 2, false));
         if damaged {
             damage(&path, 3);
         }
@@ -418,29 +385,12 @@ fn a_job_died_of_its_last_failure_unless_it_went_on() {
 #[test]
 fn all_holders_of_a_device_are_named() {
     let next = |sizes: &[u64]| {
-        let told = told_of(["passthrough", "", ""], Some(1), |job| {
-            let measured = Event::Measured {
-                mem_info: Some(MemInfo {
-                    total: 4096 * MIB,
-                    free: 24 * MIB,
-                }),
-                told_by: Teller::NotKnown,
-                process_bytes: Some(850 * MIB),
-                reserved: 800 * MIB,
-            };
+        let told = told_of(["", ""], Some(1), |job| {
+            let measured = made::measured([4096 * MIB, 24 * MIB], 800 * MIB, 850 * MIB);
             job.happened(0, Api::Policy, measured).unwrap();
-            let others = sizes
-                .iter()
-                .enumerate()
-                .map(|(number, mib)| (4000 + number as u32, *mib));
-            for (pid, mib) in others.chain([(70, 850)]) {
-                let process = ProcessBytes {
-                    pid,
-                    bytes: Some(mib * MIB),
-                    told_by: Teller::Nvml,
-                    ..ProcessBytes::default()
-                };
-                job.happened(0, Api::Policy, Event::Process(process)).unwrap();
+            for (pid, mib) in (4000..).zip(sizes).chain([(70, &850)]) {
+                let process = made::process(pid, mib * MIB, Teller::Nvml);
+                job.happened(0, Api::Policy, process).unwrap();
             }
             fail(job, 1500 * MIB, 2, false);
         });
@@ -448,14 +398,12 @@ fn all_holders_of_a_device_are_named() {
         told.page["next"][0].text().to_owned()
     };
     let several = next(&[700, 500, 900, 400, 300, 400]);
-    assert_says(
-        &several,
+    for says in [
         "6 processes are that hold this device: 4002 with 900.0 MiB, 4000 with 700.0 MiB, 4001",
-    );
-    assert_says(
-        &several,
         "No single one is enough: the 2 largest free 1.56 GiB. End those",
-    );
+    ] {
+        assert_says(&several, says);
+    }
     assert_says(&next(&[2000, 1200]), "whose process 4000 is, which holds 1.95 GiB");
 }
 
@@ -463,7 +411,7 @@ fn all_holders_of_a_device_are_named() {
 #[test]
 fn a_retry_that_was_served_is_no_death() {
     for (served, code) in [(true, 0), (false, 12)] {
-        let told = told_of(["passthrough", "", TORCH], Some(1), |job| {
+        let told = told_of(["", TORCH], Some(1), |job| {
             let request = FrameworkRequest {
                 library: Library::PyTorch,
                 requested: None,

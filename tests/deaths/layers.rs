@@ -16,6 +16,14 @@ fn stream(mib: [&str; 3], limit: &str, habits: Habits) -> Job {
     job("stream").args(mib).over(Form::Preloaded, limit, habits)
 }
 
+/// A host with 24 GiB, so many of which another process holds.
+fn taken(gib: u64) -> (Host, Member) {
+    let host = Host::new("24GiB");
+    let mut other = Member::start(host.job());
+    assert_eq!(other.allocate(gib * GIB), 0);
+    (host, other)
+}
+
 /// The parts of the sum, which are of one teller, and no part of which is negative.
 #[track_caller]
 fn assert_sums(told: &Told, teller: &str) {
@@ -40,12 +48,8 @@ fn assert_never_says(finished: &Finished, told: &Told, words: &[&str]) {
 fn a_device_that_is_full_behind_the_layer_is_no_limit_and_no_fragmentation() {
     let (scarce, full): (Habits, _) = (&[], ["12", "100", "1000"]);
     for (habits, shown) in [(OVERSOLD, 3984 * MIB), (scarce, GIB - 432 * MIB)] {
-        let host = Host::new("24GiB");
-        let mut other = Member::start(host.job());
-        assert_eq!(other.allocate(23 * GIB), 0);
-        let state = host.folder.path().join("state");
-        let over = stream(full, "4GiB", habits).env("SIMGPU_STATE", state);
-        let (finished, told) = explained(over, "other_processes", 15);
+        let (host, other) = taken(23);
+        let (finished, told) = explained(host.runs(stream(full, "4GiB", habits)), "other_processes", 15);
         assert_sums(&told, "driver");
         let pid = other.pid();
         let failure = &told.page["why"]["failure"]["refused_by"];
@@ -65,15 +69,9 @@ fn a_device_that_is_full_behind_the_layer_is_no_limit_and_no_fragmentation() {
 /// The layer has less left than the request, and so has the device: neither alone is blamed.
 #[test]
 fn a_limit_of_the_layer_that_more_of_does_not_help_is_told_as_such() {
-    let host = Host::new("24GiB");
-    let mut other = Member::start(host.job());
-    assert_eq!(other.allocate(23 * GIB), 0);
+    let (host, _other) = taken(23);
     let over = stream(["12", "100", "1000"], "1000MiB", OVERSOLD);
-    let (finished, told) = explained(
-        over.env("SIMGPU_STATE", host.folder.path().join("state")),
-        "layer_limit",
-        20,
-    );
+    let (finished, told) = explained(host.runs(over), "layer_limit", 20);
     assert_sums(&told, "layer");
     assert_says(&told.text, ", so a larger limit alone does not help");
     assert_says(told.page["next"][0].text(), "use a device with more free memory");
@@ -119,19 +117,15 @@ fn an_inherited_limit_is_told_apart_from_one_of_the_library() {
 
     let (finished, told) = over("inherit", "3584MiB");
     assert_eq!(used(&told), 3 * GIB + CONTEXT, "{}", told.text);
-    assert_says(
-        &told.text,
-        "a limit that the library took from the layer. With 812.0 MiB more this fits",
-    );
+    let says = "a limit that the library took from the layer. With 812.0 MiB more this fits";
+    assert_says(&told.text, says);
     assert_says(&next(&told), "Raise the limit of the layer to at least 4396MiB");
     assert_sums(&told, "driver");
     assert_never_says(&finished, &told, &["does not help", "run --limit"]);
 
+    let raise = "Raise the limit to at least 2348MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold";
     let (_, told) = over("1536MiB", "2GiB");
-    assert_says(
-        &next(&told),
-        "Raise the limit to at least 2348MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold",
-    );
+    assert_says(&next(&told), raise);
 
     let (_, told) = over("1536MiB", "1800MiB");
     assert_says(&told.text, "more, also of the layer, this fits");
@@ -144,41 +138,27 @@ fn an_inherited_limit_is_told_apart_from_one_of_the_library() {
     // Without a layer there is nothing to tell apart.
     let (_, told) = explained(limited("1536MiB"), "limit", 16);
     assert_eq!(told.page["why"]["failure"]["refused_by"]["driver"], Value::Null);
-    assert_says(
-        &next(&told),
-        "Raise the limit to at least 2348MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold",
-    );
+    assert_says(&next(&told), raise);
 }
 
 /// The next step does not contradict the verdict.
 #[test]
 fn nobody_is_told_to_raise_a_limit_that_a_full_device_makes_of_no_use() {
-    let host = Host::new("24GiB");
-    let mut other = Member::start(host.job());
-    assert_eq!(other.allocate(22 * GIB), 0);
+    let (host, _other) = taken(22);
     let limited = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "1536MiB");
-    let (_, told) = explained(
-        limited.env("SIMGPU_STATE", host.folder.path().join("state")),
-        "limit",
-        16,
-    );
+    let (_, told) = explained(host.runs(limited), "limit", 16);
     assert_says(&told.text, "a larger limit does not help, because the device has only ");
     assert!(!told.text.contains("Raise the limit"), "{}", told.text);
 }
 
 /// A request for 2 GiB over a layer that shows 1 of 4 GiB, on a device that has as much free as this.
 fn over_layer(by: Refuser, free: u64) -> Shortage {
-    let (shown, total) = (
-        MemInfo {
-            total: 4 * GIB,
-            free: GIB,
-        },
-        24 * GIB,
-    );
+    let has = |total, free| MemInfo { total, free };
+    let (shown, driver) = (has(4 * GIB, GIB), Some(has(24 * GIB, free)));
     let refusal = Some(Refusal {
         by,
         result: None,
-        driver: Some(MemInfo { total, free }),
+        driver,
     });
     let reading = Reading {
         total: shown.total,
@@ -211,19 +191,14 @@ fn a_sum_has_one_teller() {
     );
     assert_eq!(by_layer.verdict(), Verdict::Layer);
     let text = by_layer.explanation();
-    assert!(
-        text.contains("the layer (HAMi-core, CUDA_DEVICE_MEMORY_LIMIT) has 1.00 GiB of 4.00 GiB left"),
-        "{text}"
-    );
+    let left = "the layer (HAMi-core, CUDA_DEVICE_MEMORY_LIMIT) has 1.00 GiB of 4.00 GiB left";
+    assert_says(&text, left);
     let by_driver = over_layer(Refuser::Driver, GIB / 2);
     assert_eq!(
         by_driver.equation().unwrap(),
         "Device 24.00 = this process 3.50 (live 2.00 + cached 1.00 + context 0.50) + others 20.00 + free 0.50 (GiB)"
     );
     assert_eq!(by_driver.verdict(), Verdict::OtherProcesses);
-    assert!(
-        by_driver
-            .explanation()
-            .contains("The device is full behind the layer (HAMi-core")
-    );
+    let text = by_driver.explanation();
+    assert_says(&text, "The device is full behind the layer (HAMi-core");
 }

@@ -10,8 +10,7 @@ use super::evidence::measure;
 use super::{GIB, Told, assert_no_verdict_on_live_memory, assert_verdict, job, why, why_of};
 
 fn told(path: &Path) -> (Told, Value) {
-    let leaks = vramshim(&["inspect", "--leaks", "--json", path.to_str().unwrap()]);
-    let leaks: Value = serde_json::from_str(&leaks.text).expect("JSON");
+    let leaks = vramshim(&["inspect", "--leaks", "--json", path.to_str().unwrap()]).json();
     let suspected = leaks["jobs"][0]["leaks"]["devices"][0]["suspected_bytes"].clone();
     (why_of(path), suspected)
 }
@@ -82,12 +81,9 @@ fn what_the_shutdown_frees_was_a_leak() {
         job.free(0, address, 5 * MIB).unwrap();
     }
     let path = job.end(Some(0)).unwrap();
-    let json = vramshim(&["inspect", "--leaks", "--growth", "--json", path.to_str().unwrap()]);
-    let page: Value = serde_json::from_str(&json.text).expect("JSON");
+    let page = vramshim(&["inspect", "--leaks", "--growth", "--json", path.to_str().unwrap()]).json();
     let job = &page["jobs"][0];
     assert_eq!(job["leaks"]["devices"][0]["holders"][0]["suspect"], true, "{page:#}");
-    assert!(
-        job["growth"]["to"].number() > job["growth"]["from"].number() + 200 * MIB,
-        "{page:#}"
-    );
+    let [from, to] = ["from", "to"].map(|end| job["growth"][end].number());
+    assert!(to > from + 200 * MIB, "{page:#}");
 }

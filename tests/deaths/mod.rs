@@ -7,11 +7,11 @@ mod leaks;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::member::Host;
 use support::{
-    AUTO_GROWTH, Fields, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_says, client,
-    run_to_shortage, vramshim,
+    AUTO_GROWTH, Fields, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, assert_fields, assert_says,
+    client, run_to_shortage, vramshim,
 };
 
 const GIB: u64 = 1 << 30;
@@ -22,9 +22,7 @@ fn deaths() -> PathBuf {
 }
 
 pub fn job(scene: &str) -> Job {
-    let job = Job::new(deaths()).sim("24GiB", 1).args([scene]);
-    let state = job.folder().join("state-of-the-host");
-    job.env("SIMGPU_STATE", state)
+    Job::new(deaths()).sim("24GiB", 1).args([scene]).on_one_host()
 }
 
 pub struct Told {
@@ -116,6 +114,12 @@ fn assert_no_verdict_on_live_memory(finished: &Finished) {
     }
 }
 
+/// What a job printed behind this word.
+fn printed<'a>(finished: &'a Finished, word: &str) -> &'a str {
+    let mut lines = finished.stdout.lines();
+    lines.find_map(|line| line.strip_prefix(word)).expect(word)
+}
+
 #[test]
 fn the_jobs_own_memory_fills_the_device() {
     let (finished, told) = dies("full", PASSTHROUGH, 22 * GIB, "live_set", 12);
@@ -140,18 +144,10 @@ fn free_memory_in_pieces_cannot_be_used() {
 #[test]
 fn another_process_is_named() {
     let (finished, told) = dies("other", PASSTHROUGH, 2 * GIB, "other_processes", 15);
-    let pid: u64 = finished
-        .stdout
-        .lines()
-        .find_map(|line| line.strip_prefix("other "))
-        .and_then(|pid| pid.parse().ok())
-        .expect("the other process");
+    let pid: u64 = printed(&finished, "other ").parse().expect("the other process");
     let mut processes = told.page["why"]["processes"].list().iter();
     let other = processes.find(|process| process["pid"] == pid).expect("the other");
-    assert_eq!(
-        (other["bytes"].number(), &other["name"]),
-        (20 * GIB + CONTEXT, &"deaths".into())
-    );
+    assert_fields(other, json!({"bytes": 20 * GIB + CONTEXT, "name": "deaths"}), "");
     assert_says(&finished.stderr, &format!("20.3 GiB by pid {pid} (deaths)"));
 }
 
@@ -171,12 +167,8 @@ fn a_request_larger_than_the_device_is_no_question_of_what_is_live() {
     // Under a strategy the guard refuses it, and asks nobody what the device holds.
     let finished = job("larger").strategy(AUTO_GROWTH).run();
     let told = why(&finished);
-    assert_eq!(
-        (told.code, finished.status.code()),
-        (Some(11), Some(1)),
-        "{}",
-        told.text
-    );
+    let codes = (told.code, finished.status.code());
+    assert_eq!(codes, (Some(11), Some(1)), "{}", told.text);
     assert_eq!(told.page["why"]["failure"]["guard"]["bytes"], 24 * GIB, "{}", told.text);
     assert_says(&finished.stderr, "Refused by: the guard.");
 }
@@ -189,10 +181,8 @@ fn a_mig_instance_is_no_whole_card() {
     assert_eq!(told.page["why"]["verdict"], "larger_than_device", "{}", told.text);
     assert_true(&finished, &told, GIB);
     let instance = &told.page["why"]["mig_instance"];
-    assert_eq!(
-        (instance["total"].number(), &instance["name"]),
-        (24 * GIB, &"Simulated GPU MIG 1g.24gb".into())
-    );
+    let wanted = json!({"total": 24 * GIB, "name": "Simulated GPU MIG 1g.24gb"});
+    assert_fields(instance, wanted, "");
     let whole = why(&job("larger").run());
     assert_eq!(whole.page["why"]["mig_instance"], Value::Null);
 }
@@ -201,11 +191,8 @@ fn a_mig_instance_is_no_whole_card() {
 #[test]
 fn a_request_that_is_made_again_is_explained_once() {
     let explained = |finished: &Finished| finished.stderr.matches("Verdict: ").count();
-    let torch = client(
-        "support/clients/count_sync.c",
-        "libtorch_cuda.so",
-        &["-shared", "-fPIC"],
-    );
+    let source = "support/clients/count_sync.c";
+    let torch = client(source, "libtorch_cuda.so", &["-shared", "-fPIC"]);
     let finished = job("again").env("LOADS", &torch).run();
     let stderr = &finished.stderr;
     assert_eq!((explained(&finished), finished.status.code()), (1, Some(1)), "{stderr}");
@@ -213,20 +200,15 @@ fn a_request_that_is_made_again_is_explained_once() {
     assert_says(stderr, "(held 21.00 +");
     assert_says(stderr, "(asked twice)");
     assert_says(stderr, "says how much of it tensors used inside PyTorch's cache");
-    assert!(
-        !stderr.contains("live"),
-        "nobody knows what is live inside the cache: {stderr}"
-    );
+    let tells = stderr.contains("live");
+    assert!(!tells, "nobody knows what is live inside the cache: {stderr}");
     // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
     let finished = job("again").run();
     let stderr = &finished.stderr;
     assert_eq!(explained(&finished), 1, "{stderr}");
-    assert!(stderr.contains("(live 22.00 +"), "{stderr}");
-    assert_eq!(
-        stderr.matches("asked again and failed again (asked twice)").count(),
-        1,
-        "{stderr}"
-    );
+    assert_says(stderr, "(live 22.00 +");
+    let told_again = stderr.matches("asked again and failed again (asked twice)").count();
+    assert_eq!(told_again, 1, "{stderr}");
     let told = why(&finished);
     assert_eq!(told.page["why"]["failure"]["tries"], 2, "one failure");
 }
@@ -235,8 +217,7 @@ fn a_request_that_is_made_again_is_explained_once() {
 fn the_stream_of_a_request_is_named() {
     for (scene, api) in [("async", "cuMemAllocAsync"), ("tensor", "vramshim_torch_alloc")] {
         let finished = job(scene).strategy(AUTO_GROWTH).run();
-        let stream = finished.stdout.lines().find_map(|line| line.strip_prefix("stream "));
-        let stream = stream.expect("a stream");
+        let stream = printed(&finished, "stream ");
         let words = format!("({api}, GPU 0, stream {stream}).");
         assert!(finished.stderr.contains(&words), "{words}\n{}", finished.stderr);
     }
@@ -253,16 +234,12 @@ fn a_limit_says_what_limit_would_do() {
     assert_eq!(why(&further).page["why"]["ledger"]["live"], 8 * GIB);
     // The limit of a pod is raised where it is set, and no variable of the container does it.
     let accounts = tempfile::tempdir().unwrap();
-    let of_pod = job("limit").env("VRAMSHIM_ACCOUNTS", accounts.path());
-    let of_pod = of_pod
-        .env("VRAMSHIM_POD_LIMIT", "8Gi")
-        .env("VRAMSHIM_MEMORY_LIMIT", "16GiB");
+    let limits = [("VRAMSHIM_POD_LIMIT", "8Gi"), ("VRAMSHIM_MEMORY_LIMIT", "16GiB")];
+    let of_pod = job("limit").env("VRAMSHIM_ACCOUNTS", accounts.path()).envs(&limits);
     let (finished, told) = explained(of_pod, "group_limit", 17);
     assert_says(&finished.stderr, "the limit of this group (VRAMSHIM_POD_LIMIT)");
-    assert_says(
-        &finished.stderr,
-        "VRAMSHIM_MEMORY_LIMIT is not read, because VRAMSHIM_POD_LIMIT is set",
-    );
+    let not_read = "VRAMSHIM_MEMORY_LIMIT is not read, because VRAMSHIM_POD_LIMIT is set";
+    assert_says(&finished.stderr, not_read);
     let raise = "Raise the limit to at least 8492MiB (the annotation vramshim.io/limit of the pod)";
     assert_says(&told.text, raise);
 }
@@ -283,18 +260,14 @@ fn the_other_members_of_a_group_are_named() {
     let mut holder = support::member::Member::start(host.member("16GiB"));
     holder.ask(&format!("a {}", 10 * GIB));
     let pid = holder.child.id();
-    let shared = job("limit").env("SIMGPU_STATE", host.folder.path().join("state"));
-    let shared = shared.env("VRAMSHIM_ACCOUNTS", host.accounts());
+    let shared = host.runs(job("limit")).env("VRAMSHIM_ACCOUNTS", host.accounts());
     let finished = shared.env("VRAMSHIM_MEMORY_LIMIT", "16GiB").run();
     let told = why(&finished);
     assert_verdict(&told, "group_limit", 17);
     let mut processes = told.page["why"]["processes"].list().iter();
     let member = processes.find(|process| process["known_from"] == "account");
     let member = member.expect("the member");
-    assert_eq!(
-        (member["pid"].number(), member["bytes"].number()),
-        (pid.into(), 10 * GIB)
-    );
+    assert_fields(member, json!({"pid": pid, "bytes": 10 * GIB}), "");
     assert_eq!(told.page["why"]["ledger"]["unknown"], 0);
 }
 
@@ -351,16 +324,13 @@ fn the_lines_of_python_that_hold_the_memory_are_named() {
 fn the_death_of_an_earlier_run_is_told() {
     let script = format!("{0} full; sleep 1; {0} well", deaths().display());
     let job = Job::new("sh").sim("24GiB", 1).args(["-c", &script]);
-    let state = job.folder().join("state-of-the-host");
-    let finished = job.env("SIMGPU_STATE", state).run();
+    let finished = job.on_one_host().run();
     let Told { code, text, page, .. } = why(&finished);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(page["died_before"]["verdict"], "live_set", "{page:#}");
     let path = page["died_before"]["path"].text();
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("An earlier run died"))
-        .expect(&text);
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.starts_with("An earlier run died")).expect(&text);
     assert!(line.ends_with(&format!("vramshim why {path}")), "{line}");
     assert_eq!(vramshim(&["why", path]).code, Some(12));
 }
@@ -394,10 +364,8 @@ fn a_folder_s_name_is_shown_so_that_a_shell_takes_it_and_no_terminal_obeys_it() 
         let folder = tempfile::tempdir().unwrap();
         let finished = job("larger").env("VRAMSHIM_DIR", folder.path().join(name)).run();
         let stderr = &finished.stderr;
-        let line = stderr
-            .lines()
-            .find(|line| line.contains("see: vramshim why "))
-            .expect(stderr);
+        let line = stderr.lines().find(|line| line.contains("see: vramshim why "));
+        let line = line.expect(stderr);
         assert!(line.ends_with(told), "{stderr}");
         assert!(!stderr.contains('\x1b'), "{stderr}");
     }
@@ -414,20 +382,16 @@ fn a_journal_that_was_renamed_is_told_when_memory_runs_out() {
 /// What is set is not advised, and what was not replayed is not promised.
 #[test]
 fn a_step_that_was_not_tried_says_so() {
-    for (setting, advised) in [
-        ("", true),
-        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0", false),
-    ] {
+    let expandable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\0";
+    for (setting, advised) in [("", true), (expandable, false)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut job = evidence::full(folder.path(), "passthrough", setting, evidence::TORCH);
+        let mut job = evidence::full(folder.path(), setting, evidence::TORCH);
         evidence::fail(&mut job, 300 * MIB, 2, false);
         let told = why_of(&job.end(Some(1)).unwrap());
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("expandable_segments:True"), advised, "{next}");
-        assert_says(
-            &next,
-            "serves each tensor (may help, not tried: gains an unknown amount)",
-        );
+        let may_help = "serves each tensor (may help, not tried: gains an unknown amount)";
+        assert_says(&next, may_help);
         assert_says(&next, "a larger device: how large is not known");
     }
 }

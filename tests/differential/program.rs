@@ -10,6 +10,8 @@ const MEMORY: &str = include_str!("memory.h");
 const WORK: &str = include_str!("work.h");
 const PLAYER: &str = include_str!("player.c");
 
+const SLOW_MAPPING: &str = "cuMemCreate=100us,cuMemMap=50us";
+const SLOW_ALLOC: &str = "cuMemAlloc=200us,cuMemFree=200us";
 /// Switches of the simulator and of the library, one in `odds` programs each, with their values.
 const SWITCHES: &[(&str, u32, &[&str])] = &[
     ("SIMGPU_DELAYED", 2, &["1"]),
@@ -24,15 +26,7 @@ const SWITCHES: &[(&str, u32, &[&str])] = &[
     ("SIMGPU_DEVICES", 8, &["1"]),
     ("SIMGPU_DMABUF", 8, &["0"]),
     ("SIMGPU_MEMORY", 6, &["256MiB", "512MiB", "1GiB"]),
-    (
-        "SIMGPU_LATENCY",
-        10,
-        &[
-            "cuMemCreate=100us,cuMemMap=50us",
-            "cuMemAlloc=200us,cuMemFree=200us",
-            "prices",
-        ],
-    ),
+    ("SIMGPU_LATENCY", 10, &[SLOW_MAPPING, SLOW_ALLOC, "prices"]),
     ("SIMGPU_FRESH", 8, &["0", "165"]),
     ("SIMGPU_CONTEXT_BYTES", 8, &["20MiB"]),
     ("SIMGPU_POOL_CHUNK", 8, &["2MiB"]),
@@ -65,16 +59,12 @@ pub struct Program {
 pub fn kinds() -> Vec<(&'static str, usize)> {
     let heads = [MEMORY, WORK, PLAYER].into_iter().flat_map(str::lines);
     let heads = heads.filter_map(|line| line.strip_prefix("KIND("));
-    heads
-        .map(|head| {
-            let mut words = head.split(", ");
-            let name = words.next().expect("a name");
-            (
-                name,
-                words.next().and_then(|weight| weight.parse().ok()).expect("a weight"),
-            )
-        })
-        .collect()
+    let kind = |head: &'static str| {
+        let (name, rest) = head.split_once(", ").expect("a name");
+        let (weight, _) = rest.split_once(", ").expect("a weight");
+        (name, weight.parse().expect("a weight"))
+    };
+    heads.map(kind).collect()
 }
 
 impl Program {
@@ -123,9 +113,8 @@ impl Program {
         });
         if program.has("SIMGPU_MAPPING_WAITS") {
             // auto_growth maps in an allocation. Where that waits, no work may wait for a later call.
-            program
-                .steps
-                .retain(|step| step.kind != "waits" && step.kind != "collective");
+            let waits = ["waits", "collective"];
+            program.steps.retain(|step| !waits.contains(&&*step.kind));
         }
         if together {
             program.switches.push(("SIMGPU_WAITS_HOLD", "0"));
@@ -165,11 +154,9 @@ impl Program {
                     at += size;
                 }
             }
-            size = if size == 1 && self.steps.len() < before {
-                1
-            } else {
-                size / 2
-            };
+            if size > 1 || self.steps.len() == before {
+                size /= 2;
+            }
         }
         for at in (0..self.switches.len()).rev() {
             let mut shorter = self.clone();
@@ -186,11 +173,8 @@ impl Program {
     /// A C program that plays the steps. It has the text of the player, and of its kinds only those that the steps are of.
     pub fn as_c(&self, strategy: &str, difference: &str) -> String {
         let mut text = String::new();
-        let switches: String = self
-            .switches
-            .iter()
-            .map(|(name, value)| format!("{name}={value} "))
-            .collect();
+        let switches = self.switches.iter().map(|(name, value)| format!("{name}={value} "));
+        let switches: String = switches.collect();
         let of_comment = difference.replace("*/", "* /").replace('\n', "\n * ");
         let _ = writeln!(
             text,
@@ -199,14 +183,12 @@ impl Program {
              -I tests/support/clients THIS.c target/simgpu/libcuda.so.1 -ldl */",
             self.seed
         );
-        let rows: String = self
-            .steps
-            .iter()
-            .map(|step| {
-                let [a, b, c] = step.numbers;
-                format!("    {{{}, \"{}\", {a}, {b}, {c}}}, \\\n", step.thread, step.kind)
-            })
-            .collect();
+        let row = |Step {
+                       thread,
+                       kind,
+                       numbers: [a, b, c],
+                   }: &Step| { format!("    {{{thread}, \"{kind}\", {a}, {b}, {c}}}, \\\n") };
+        let rows: String = self.steps.iter().map(row).collect();
         let _ = writeln!(text, "#define LIST \\\n{rows}\n\n{STATE}");
         for source in [MEMORY, WORK] {
             let mut parts = source.split("\nKIND(");
@@ -227,11 +209,8 @@ impl Program {
             }
         }
         text.push_str(PLAYER);
-        let lines = text.lines().filter(|line| {
-            !line.starts_with("#include \"state")
-                && !line.starts_with("#include \"memory")
-                && !line.starts_with("#include \"work")
-        });
+        let own = ["#include \"state", "#include \"memory", "#include \"work"];
+        let lines = text.lines().filter(|line| !own.iter().any(|own| line.starts_with(own)));
         lines.map(|line| format!("{line}\n")).collect()
     }
 }

@@ -14,17 +14,10 @@ pub struct Pair<'a> {
     pub program: &'a Program,
 }
 
-pub enum Then {
-    /// The rest of the program is compared.
-    GoesOn,
-    /// The job has other memory from here on.
-    Ends,
-}
-
 pub struct Rule {
     pub name: &'static str,
+    /// The kinds of steps; none: any kind, and the job has other memory from there on, so nothing more is compared.
     pub kinds: &'static [&'static str],
-    pub then: Then,
     pub accepts: fn(&Pair) -> bool,
 }
 
@@ -46,7 +39,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "cuMemAlloc during a capture is served, cuMemFree returns at once",
         kinds: &["strict_requests"],
-        then: Then::GoesOn,
         accepts: |pair| {
             let served = |line: &str| line.contains(" strict: 0 0 0 end:");
             under_a_policy(pair) && served(pair.under) && pair.alone.contains(" strict: 900 901 end:")
@@ -55,7 +47,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "work may be done earlier",
         kinds: &["query_stream", "query_event"],
-        then: Then::GoesOn,
         accepts: |pair| {
             let answer = but_for(pair, " ready?");
             matches!(answer, Some((0 | 600, 0 | 600)))
@@ -64,7 +55,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "free memory: blocks are rounded, and pools of the driver are trimmed by other calls",
         kinds: &["memory_info"],
-        then: Then::GoesOn,
         accepts: |pair| {
             under_a_policy(pair) && but_for(pair, " free ").is_some_and(|(one, other)| (one - other).abs() < 256 << 20)
         },
@@ -72,7 +62,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "memory: what a policy holds, another request lacks",
         kinds: &[],
-        then: Then::Ends,
         accepts: |pair| {
             let out = |line: &str| numbers(line).contains(&2);
             under_a_policy(pair) && pair.program.runs_short() && out(pair.alone) != out(pair.under)
@@ -81,7 +70,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "a request of a full device: sixteenths are rounded",
         kinds: &["fill_device"],
-        then: Then::GoesOn,
         accepts: |pair| {
             let last = but_for(pair, " sixteenths ");
             under_a_policy(pair) && last.is_some_and(|(one, other)| (one - other).abs() <= 4)
@@ -90,7 +78,6 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "naive_best_fit: a segment that one context holds cannot serve another",
         kinds: &["fill_device"],
-        then: Then::GoesOn,
         accepts: |pair| {
             let has_two = pair.program.steps.iter().any(|step| step.kind == "create_context");
             let fewer = but_for(pair, " sixteenths ").is_some_and(|(one, other)| other < one);
@@ -100,13 +87,11 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "copies behind the bytes that were asked for are not refused inside the memory of a pool",
         kinds: &["copy_behind"],
-        then: Then::GoesOn,
         accepts: under_a_policy,
     },
     Rule {
         name: "a dma-buf of a block must begin at a page",
         kinds: &["dmabuf"],
-        then: Then::GoesOn,
         accepts: under_a_policy,
     },
 ];

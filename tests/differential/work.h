@@ -192,7 +192,7 @@ KIND(take_access_back, 1, "OU") {
     peers[from][to] = false;
 }
 
-KIND(new_stream, 5, "A") {
+KIND(make_stream, 5, "A") {
     for (unsigned i = 0; streams[a % STREAMS].alive && i < STREAMS; i++) a++;
     struct stream *s = &streams[a % STREAMS];
     if (s->alive || !in_context() || !DONE(cuStreamCreate(&s->handle, b % 3 || together))) return;

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use journal::format::Device;
 use journal::writer::About;
 use serde_json::json;
-use support::made::Made;
-use support::{Fields, MIB, assert_fields};
+use support::made::{self, Made};
+use support::{Fields, GIB, MIB, assert_fields, assert_says};
 
 use crate::formats::run;
 
 const JOBS: u32 = 100;
 const RANKS: u32 = 10;
-const GIB: u64 = 1 << 30;
 /// The job with one rank that has twice the memory of the others.
 const ODD: (u32, u32) = (37, 3);
 /// Jobs that fail within two minutes on machines of their own, under one version of the driver.
@@ -22,40 +21,35 @@ const ALONE: u32 = 90;
 
 fn write(folder: &Path, job: u32, rank: u32) {
     let is_together = TOGETHER.contains(&job);
-    let began_s = if is_together {
-        200_000 + u64::from(job)
-    } else {
-        u64::from(job) * 600
+    let (began_s, driver) = match is_together {
+        true => (200_000 + u64::from(job), "570.1"),
+        false => (u64::from(job) * 600, "560.2"),
     };
-    let driver = if is_together { "570.1" } else { "560.2" };
     let device = Device {
         total_memory: 80 * GIB,
         uuid: [job as u8 + 1; 16],
-        name: "Simulated GPU".into(),
-        ..Device::default()
+        ..made::device(0)
     };
+    // Process ids that no system gives.
+    let pid = 1 << 30 | job << 8 | rank;
     let about = About {
-        // Process ids that no system gives.
-        pid: 1 << 30 | job << 8 | rank,
-        parent_pid: 1,
-        wall_start_ns: (1_790_000_000 + began_s) * 1_000_000_000,
         strategy: "auto_growth".into(),
         host: format!("node{job}"),
         job: format!("job {job}"),
         command_line: b"python\0train.py\0--token=hidden".to_vec(),
         environment: format!("RANK={rank}\0").into_bytes(),
         software: format!("driver={driver}\0framework=PyTorch 2.12\0").into_bytes(),
-        ..About::default()
+        ..made::about(pid, began_s)
     };
-    let mut made = Made::about(folder, &about, &[device]).unwrap();
+    let mut journal = Made::about(folder, &about, &[device]).unwrap();
     let bytes = if (job, rank) == ODD { 8 * GIB } else { 4 * GIB };
     // Each job wastes a MiB more in each process than the job before.
-    made.alloc_within(0, bytes, bytes + u64::from(job) * MIB).unwrap();
+    journal.alloc_within(0, bytes, bytes + u64::from(job) * MIB).unwrap();
     let fails = (is_together || job == ALONE) && rank == 0;
     if fails {
-        made.fail(100 * GIB).unwrap();
+        journal.fail(100 * GIB).unwrap();
     }
-    made.end(Some(i32::from(fails))).unwrap();
+    journal.end(Some(i32::from(fails))).unwrap();
 }
 
 fn journals(folder: &Path, jobs: std::ops::Range<u32>) -> PathBuf {
@@ -77,13 +71,12 @@ fn fleet(folder: &Path) -> PathBuf {
     let arguments = [from, "--to", "parquet", "--partition", "-o", to, "--json"];
     let written = run("export", &arguments);
     assert_eq!(written.code, Some(1), "{}", written.said);
-    assert!(written.said.contains("damaged.vraj"), "{}", written.said);
+    assert_says(&written.said, "damaged.vraj");
     let told = written.json();
     assert_fields(&told, json!({"processes": 1000, "failures": 4, "files": 1004}), "");
     assert_eq!(told["left_out"].list().len(), 1, "{told}");
     // A second time would mix two states of the same journals.
-    let again = run("export", &arguments);
-    assert_eq!(again.code, Some(2), "{}", again.said);
+    assert_eq!(run("export", &arguments).code, Some(2));
     out
 }
 
@@ -111,18 +104,19 @@ mod answers {
     use super::*;
     use crate::formats::readers::python_of;
 
+    const TOO_LARGE: &str = "larger_than_device";
+
     fn ask(engine: &str, fleet: &Path) -> Value {
-        let answered = Command::new(python_of("formats"))
-            .arg(root().join("tests/formats/fleet.py"))
-            .arg(engine)
-            .arg(fleet)
-            .arg(root().join("docs/fleet.sql"))
-            .printed()
-            .ok();
-        answered.json()
+        let [script, questions] = ["tests/formats/fleet.py", "docs/fleet.sql"].map(|path| root().join(path));
+        let mut command = Command::new(python_of("formats"));
+        command.arg(script).arg(engine).arg(fleet).arg(questions);
+        command.printed().ok().json()
     }
 
     fn check(engine: &str, answers: &Value) {
+        let of_verdict = json!({"verdict": TOO_LARGE, "failures": 4, "fatal_failures": 4, "jobs": 4});
+        let together =
+            json!({"machines": 3, "jobs": 3, "same_driver": "570.1", "same_job": null, "same_verdict": TOO_LARGE});
         for (question, count, first) in [
             ("odd_rank_out", 1, json!({"job": "job 37", "rank": 3, "ratio": 2.0})),
             (
@@ -130,19 +124,10 @@ mod answers {
                 JOBS as usize,
                 json!({"job": "job 99", "wasted_bytes": 99 * 10 * MIB}),
             ),
-            (
-                "failures_by_verdict",
-                1,
-                json!({"verdict": "larger_than_device", "failures": 4, "fatal_failures": 4, "jobs": 4}),
-            ),
+            ("failures_by_verdict", 1, of_verdict),
             // All jobs but the four that failed.
             ("fits_a_smaller_card", JOBS as usize - 4, json!({})),
-            (
-                "failures_together",
-                1,
-                json!({"machines": 3, "jobs": 3, "same_driver": "570.1", "same_job": null,
-                    "same_verdict": "larger_than_device"}),
-            ),
+            ("failures_together", 1, together),
         ] {
             let rows = answers[question].list();
             assert_eq!(rows.len(), count, "{engine}: {rows:?}");
@@ -157,11 +142,8 @@ mod answers {
             let mut fits = answers["fits_a_smaller_card"].list().iter();
             fits.find(|row| row["job"] == job).map(|row| row["card_gib"].clone())
         };
-        assert_eq!(
-            (card("job 0"), card("job 37")),
-            (Some(json!(8)), Some(json!(12))),
-            "{engine}"
-        );
+        let cards = (card("job 0"), card("job 37"));
+        assert_eq!(cards, (Some(json!(8)), Some(json!(12))), "{engine}");
     }
 
     #[test]
@@ -191,18 +173,16 @@ fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
     let folder = tempfile::tempdir().unwrap();
     let begin = |name: &str, job: &str| {
         let about = About {
-            wall_start_ns: 1_790_000_000_000_000_000,
             host: "pod".into(),
             job: job.into(),
-            pid: 7,
-            ..About::default()
+            ..made::about(7, 0)
         };
         let path = folder.path().join(name);
         std::fs::create_dir(&path).unwrap();
-        let mut made = Made::about(&path, &about, &[]).unwrap();
-        made.alloc(0, MIB, 0).unwrap();
-        made.fail(4 << 40).unwrap();
-        made.end(Some(1)).unwrap()
+        let mut journal = Made::about(&path, &about, &[]).unwrap();
+        journal.alloc(0, MIB, 0).unwrap();
+        journal.fail(4 << 40).unwrap();
+        journal.end(Some(1)).unwrap()
     };
     // Two containers: the names of the jobs differ, and lead to one name of a folder.
     let long = "é".repeat(25);
@@ -210,17 +190,17 @@ fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
     let copy = folder.path().join("copy.vraj");
     std::fs::copy(&journals[0], &copy).unwrap();
     let out = folder.path().join("fleet");
-    let mut arguments = vec![
-        journals[0].to_str().unwrap(),
-        journals[1].to_str().unwrap(),
-        copy.to_str().unwrap(),
-    ];
-    arguments.extend(["--to", "parquet", "--partition", "--json", "-o", out.to_str().unwrap()]);
+    let paths = [&journals[0], &journals[1], &copy, &out].map(|path| path.to_str().unwrap());
+    let arguments = [
+        &["--to", "parquet", "--partition", "--json"],
+        &paths[..3],
+        &["-o", paths[3]],
+    ]
+    .concat();
     for more in [&[][..], &["--force"]] {
         let output = run("export", &[&arguments, more].concat()).ok();
-        assert!(output.said.contains("copy.vraj: left out"), "{}", output.said);
-        let told = output.json();
-        assert_fields(&told, json!({"files": 4, "processes": 2}), &format!("{told}"));
+        assert_says(&output.said, "copy.vraj: left out");
+        assert_fields(&output.json(), json!({"files": 4, "processes": 2}), "");
         let files = walk(&out);
         assert_eq!(files.len(), 4, "{files:?}");
     }

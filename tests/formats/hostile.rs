@@ -116,16 +116,13 @@ fn what_is_no_plain_file_is_refused_without_a_wait() {
         (&*pipe, "is no plain file but a pipe"),
         (Path::new("/dev/zero"), "is a device"),
     ] {
+        let (absent, prices) = (Path::new("absent.csv"), ["--prices", path.to_str().unwrap()]);
         for (name, of, arguments) in [
-            ("import", path, vec![]),
-            ("replay", path, vec![]),
-            (
-                "replay",
-                Path::new("absent.csv"),
-                vec!["--prices", path.to_str().unwrap()],
-            ),
+            ("import", path, &[][..]),
+            ("replay", path, &[]),
+            ("replay", absent, &prices),
         ] {
-            let output = damage::run(name, of, &arguments, name);
+            let output = damage::run(name, of, arguments, name);
             assert!(matches!(output.code, Some(1 | 2)), "{name}: {}", output.said);
             assert_says(&output.said, words);
         }
@@ -146,10 +143,9 @@ pub fn pickled(value: &Value) -> Vec<u8> {
             [b"](", &entries[..], b"e"].concat()
         }
         Value::Object(entries) => {
-            let entries = entries
-                .iter()
-                .map(|(name, entry)| [text(name), pickled(entry)].concat());
-            [b"}(", &entries.collect::<Vec<_>>().concat()[..], b"u"].concat()
+            let entry = |(name, entry): (&String, &Value)| [text(name), pickled(entry)].concat();
+            let entries: Vec<u8> = entries.iter().flat_map(entry).collect();
+            [b"}(", &entries[..], b"u"].concat()
         }
     }
 }
@@ -256,8 +252,6 @@ fn a_log_that_another_program_wrote_again_is_read() {
     for text in [plain, &bom, &plain.replace('\n', "\r\n"), &quoted] {
         assert_says(&imported(text).ok().said, "(2 events");
     }
-    assert_says(
-        &imported(&plain.replace("free", "\"fr\nee\"")).said,
-        "line 3: action \"\\\"fr\"",
-    );
+    let torn = imported(&plain.replace("free", "\"fr\nee\"")).said;
+    assert_says(&torn, "line 3: action \"\\\"fr\"");
 }

@@ -6,7 +6,7 @@ use support::training::{self, Plan};
 use tempfile::TempDir;
 
 use super::{import_as, run};
-use support::{Fields, assert_says};
+use support::{Fields, Printed, assert_says};
 
 fn log() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -24,9 +24,8 @@ fn log() -> (TempDir, PathBuf, PathBuf) {
 fn an_imported_journal_claims_neither_a_process_nor_an_end() {
     let (_folder, _, journal) = log();
     let journal = journal.to_str().unwrap();
-    let output = run("why", &[journal]);
-    assert_eq!(output.code, Some(10), "{}", output.text);
-    let why = output.text;
+    let Printed { text: why, code, .. } = run("why", &[journal]);
+    assert_eq!(code, Some(10), "{why}");
     assert_says(&why, "Imported trace, log, started ");
     let page = run("inspect", &[journal]).text;
     let view = run("inspect", &[journal, "--top", "size"]).text;
@@ -98,12 +97,11 @@ fn a_log_that_was_cut_inside_a_number_is_told() {
         std::fs::write(&log, format!("{whole}{end}")).unwrap();
         let said = import_as(&log, &journal).ok().said;
         let told = format!("{cut}: the row is cut short; what comes before is imported");
-        let is_told = if cut.is_empty() {
-            !said.contains("cut short")
-        } else {
-            said.contains(&told)
+        let (events, is_told) = match cut {
+            "" => ("4 events", !said.contains("cut short")),
+            _ => ("3 events", said.contains(&told)),
         };
         assert!(is_told, "{end}: {said}");
-        assert_says(&said, if cut.is_empty() { "4 events" } else { "3 events" });
+        assert_says(&said, events);
     }
 }

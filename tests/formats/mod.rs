@@ -6,7 +6,7 @@ mod frameless;
 pub mod hostile;
 mod imports;
 #[cfg(feature = "frameworks")]
-mod readers;
+pub mod readers;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -33,11 +33,7 @@ fn import_as(from: &Path, to: &Path) -> Printed {
 fn export(source: &Path, format: &str, more: &[&str]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
-    let arguments = [
-        &[source.to_str().unwrap(), "--to", format, "-o", path.to_str().unwrap()],
-        more,
-    ];
-    run("export", &arguments.concat()).ok();
+    vramshim_with(&[&["export", "--to", format], more, &["-o"]].concat(), [&path, source]).ok();
     (folder, path)
 }
 
@@ -56,10 +52,8 @@ fn snapshot(source: &Path, more: &[&str]) -> Value {
 /// A job that uses every class of memory, and ends while it holds some.
 fn exercise(strategy: Strategy, threads: u32) -> Finished {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
-    let job = Job::new(path).strategy(strategy);
-    job.args(["3".to_owned(), "400".to_owned(), threads.to_string()])
-        .run()
-        .ok()
+    let job = Job::new(path).strategy(strategy).args(["3", "400"]);
+    job.args([threads.to_string()]).run().ok()
 }
 
 /// The totals of each device in `vramshim inspect`, as `snapshot.py` prints them.
@@ -69,8 +63,8 @@ fn ledger(path: &Path) -> Value {
         let current = |name: &str| device[name]["current"].as_u64().or(device[name].as_u64()).unwrap();
         let [reserved, allocated, requested] = ["reserved", "allocated", "requested"].map(current);
         if reserved + allocated + requested > 0 {
-            sums[device["device"].to_string()] =
-                json!({"reserved": reserved, "allocated": allocated, "requested": requested});
+            let sum = json!({"reserved": reserved, "allocated": allocated, "requested": requested});
+            sums[device["device"].to_string()] = sum;
         }
     }
     sums
@@ -85,11 +79,8 @@ fn a_snapshot_keeps_pytorchs_rules_and_has_the_ledgers_totals() {
             let checked = snapshot(journal, &[]);
             assert_eq!(checked["sums"], ledger(journal), "{} {threads}", strategy.name);
             for action in ["alloc", "free_completed", "segment_alloc"] {
-                assert!(
-                    checked["actions"][action].number() > 20,
-                    "{action}: {}",
-                    checked["actions"]
-                );
+                let actions = &checked["actions"];
+                assert!(actions[action].number() > 20, "{action}: {actions}");
             }
             let highest = |checked: &Value| {
                 let sums = checked["sums"].as_object().unwrap().values();
@@ -142,9 +133,9 @@ fn a_log_is_replayed_as_the_journal_is() {
     let journal = &finished.journals()[0];
     let (_folder, log) = export(journal, "csv", &[]);
     let text = std::fs::read_to_string(&log).unwrap();
-    let page = |path: &Path| -> Value {
-        let output = run("replay", &[path.to_str().unwrap(), "--json", "--strategy", "torch"]).ok();
-        output.json()
+    let page = |path: &Path| {
+        let replayed = run("replay", &[path.to_str().unwrap(), "--json", "--strategy", "torch"]);
+        replayed.ok().json()
     };
     let allocations = text.lines().filter(|line| line.contains(",allocate,")).count();
     assert!(allocations > 50);

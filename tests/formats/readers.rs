@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::{Fields, Finished, Job, Runs, program, root, simulated};
+use support::{Fields, Finished, Runs, root, vramshim_with};
 
-use crate::formats::{check, export, import_as, ledger, run, snapshot};
+use crate::formats::{check, export, import_as, ledger, snapshot};
+use crate::frameworks::switch::with_options;
 
 /// The Python of an environment: `formats` has the readers of the formats, `frameworks` has PyTorch.
 pub fn python_of(environment: &str) -> PathBuf {
@@ -22,22 +23,9 @@ pub fn python_of(environment: &str) -> PathBuf {
 
 /// Runs `job.py` under `vramshim run`. Returns what it printed, too.
 fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value) {
-    let simulator = simulated("libcuda.so.1");
-    let job = Job::new(program())
-        .alone()
-        .without("LD_LIBRARY_PATH")
-        .without("SIMGPU_MEMORY")
-        .without("SIMGPU_DEVICES");
-    let finished = job
-        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .env("PYTORCH_CUDA_ALLOC_CONF", settings)
-        .args(["run", "--sim", "24GiB"])
-        .args(options)
-        .args(["--"])
-        .args([python_of("frameworks"), root().join("tests/formats/job.py")])
-        .args(arguments)
-        .run()
-        .ok();
+    let script = root().join("tests/formats/job.py");
+    let job = with_options(options, "24GiB", &[&[script.to_str().unwrap()], arguments].concat());
+    let finished = job.env("PYTORCH_CUDA_ALLOC_CONF", settings).run().ok();
     let told = finished.json().pop().expect("figures");
     (finished, told)
 }
@@ -58,18 +46,10 @@ fn assert_memory_viz_reads(path: &Path) {
         print(spec.submodule_search_locations[0] + '/cuda/_memory_viz.py')";
     let found = Command::new(&python).args(["-c", script]).output().unwrap();
     let viz = String::from_utf8(found.stdout).unwrap().trim().to_owned();
-    let modes: [&[&str]; 9] = [
-        &["trace"],
-        &["stats"],
-        &["trace_plot"],
-        &["trace_plot", "--segments"],
-        &["trace_plot", "--filter_freed"],
-        &["segment_plot"],
-        &["segments"],
-        &["memory"],
-        &["compare"],
-    ];
-    for mode in modes {
+    let modes = "trace, stats, trace_plot, trace_plot --segments, trace_plot --filter_freed, segment_plot, segments, \
+                 memory, compare";
+    for mode in modes.split(", ") {
+        let mode: Vec<&str> = mode.split(' ').collect();
         let mut command = Command::new(&python);
         command.env("HOME", folder.path()).arg(&viz).arg(mode[0]);
         match mode[0] {
@@ -91,10 +71,8 @@ fn assert_memory_viz_reads(path: &Path) {
             }
         }
         let output = command.printed().ok();
-        assert!(
-            !output.text.is_empty() || out.metadata().unwrap().len() > 100,
-            "{mode:?}"
-        );
+        let is_drawn = !output.text.is_empty() || out.metadata().unwrap().len() > 100;
+        assert!(is_drawn, "{mode:?}");
     }
 }
 
@@ -132,36 +110,26 @@ fn readers_of_each_format_agree_with_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     for format in ["parquet", "perfetto", "csv"] {
         let path = folder.path().join(format!("out.{format}"));
-        run(
-            "export",
-            &[journal.to_str().unwrap(), "--to", format, "-o", path.to_str().unwrap()],
-        )
-        .ok();
+        vramshim_with(&["export", "--to", format, "-o"], [&path, journal]).ok();
     }
     let mut command = Command::new(python);
     command.arg(root().join("tests/formats/readers.py")).arg(folder.path());
     let read = command.printed().ok().json();
     let text = std::fs::read_to_string(folder.path().join("out.csv")).unwrap();
     let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
-    let requested: u64 = rows
-        .filter(|row| row[2] == "allocate")
-        .map(|row| row[4].parse::<u64>().unwrap())
-        .sum();
+    let allocations = rows.filter(|row| row[2] == "allocate");
+    let requested: u64 = allocations.map(|row| row[4].parse::<u64>().unwrap()).sum();
     let tables = &read["tables"];
     assert_eq!(tables["duckdb"], tables["pyarrow"]);
     assert_eq!(tables["duckdb"][1], requested);
     assert!(tables["lines"].list().contains(&told["line"]), "{tables}");
     let (_kept, collapsed) = export(journal, "collapsed", &[]);
     let stacks = std::fs::read_to_string(collapsed).unwrap();
-    let held = stacks
-        .lines()
-        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
-    assert_eq!(read["perfetto"]["peaks"]["GPU 0 live"], held.sum::<u64>());
-    let instants = read["perfetto"]["instants"].list();
-    assert!(
-        instants.iter().any(|name| name == "cudaMalloc of 32.0 TiB failed"),
-        "{instants:?}"
-    );
+    let held = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    let held: u64 = stacks.lines().map(held).sum();
+    assert_eq!(read["perfetto"]["peaks"]["GPU 0 live"], held);
+    let failed = "cudaMalloc of 32.0 TiB failed".into();
+    assert!(read["perfetto"]["instants"].list().contains(&failed), "{read}");
 }
 
 #[test]

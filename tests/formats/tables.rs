@@ -60,10 +60,8 @@ fn stacks_have_the_live_bytes() {
     let journal = &finished.journals()[0];
     let pages = inspect(journal);
     let live = pages[0]["live"].list().iter();
-    let live: u64 = live
-        .filter(|live| live["class"] != "imported" && live["class"] != "address_range")
-        .map(|live| live["allocated"].as_u64().unwrap_or_else(|| panic!("{live}")))
-        .sum();
+    let live = live.filter(|live| live["class"] != "imported" && live["class"] != "address_range");
+    let live: u64 = live.map(|live| live["allocated"].number()).sum();
     assert!(live > 0);
     let (_folder, path) = export(journal, "collapsed", &["--at", "end"]);
     let text = std::fs::read_to_string(path).unwrap();

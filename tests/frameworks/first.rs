@@ -5,7 +5,7 @@ use std::process::Command;
 
 use support::{Printed, Runs, assert_says, left_out, library, program, root};
 
-use super::{environment, path};
+use super::{environment, path, python};
 
 /// Runs a script in a folder under `vramshim run --sim`, with the program in `PATH`.
 fn in_folder(folder: &Path, python: &Path, memory: &str, arguments: &[&str]) -> Printed {
@@ -24,28 +24,19 @@ fn in_folder(folder: &Path, python: &Path, memory: &str, arguments: &[&str]) -> 
 #[test]
 fn the_example_of_the_readme_names_the_guilty_line() {
     let (folder, job) = (tempfile::tempdir().unwrap(), root().join("examples/leak.py"));
-    let python = environment().join("bin/python");
-    let died = in_folder(folder.path(), &python, "24GiB", &[job.to_str().unwrap()]);
+    let died = in_folder(folder.path(), &python(), "24GiB", &[job.to_str().unwrap()]);
     assert_says(&died.said, "torch.OutOfMemoryError");
     let told = Command::new(program()).arg("why").current_dir(folder.path()).printed();
     assert_eq!(told.code, Some(12), "{}", told.text);
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let (_, holder) = readme.split_once("examples/leak.py:").expect("README's holder");
     let line: String = holder.chars().take_while(char::is_ascii_digit).collect();
-    let first = told
-        .text
-        .split_once("Holders at the failure")
-        .unwrap()
-        .1
-        .lines()
-        .nth(2)
-        .unwrap();
+    let (_, holders) = told.text.split_once("Holders at the failure").unwrap();
+    let first = holders.lines().nth(2).unwrap();
     assert_says(first, &format!("examples/leak.py:{line} <module>"));
     let code = std::fs::read_to_string(job).unwrap();
-    assert_says(
-        code.lines().nth(line.parse::<usize>().unwrap() - 1).unwrap(),
-        "losses =",
-    );
+    let guilty = code.lines().nth(line.parse::<usize>().unwrap() - 1);
+    assert_says(guilty.unwrap(), "losses =");
 }
 
 /// The environment of `scripts/ci/setup trainers`; `None`, with a word, if it is not there.

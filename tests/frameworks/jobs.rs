@@ -36,9 +36,8 @@ pub fn forked(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> F
 /// Like `forked`, with variables instead of a strategy. The arguments are those of Python: a script, or `-c` and code.
 pub fn forked_with(mode: &str, environment: &[(&str, &str)], memory: &str, arguments: &[&str]) -> Finished {
     static PARENTS: [OnceLock<Mutex<Child>>; 4] = [const { OnceLock::new() }; 4];
-    let number = ["off", "state", "record", "allocator"]
-        .iter()
-        .position(|one| *one == mode);
+    let mut modes = ["off", "state", "record", "allocator"].iter();
+    let number = modes.position(|one| *one == mode);
     let parent = PARENTS[number.expect("a mode")].get_or_init(|| Mutex::new(parent(mode)));
     let folder = tempfile::tempdir().unwrap();
     let inside = |name: &str| folder.path().join(name);

@@ -4,7 +4,7 @@
 mod first;
 mod jobs;
 mod stacks;
-mod switch;
+pub mod switch;
 mod why;
 
 use std::path::PathBuf;
@@ -13,30 +13,25 @@ use std::time::Duration;
 
 use jobs::{forked, forked_with};
 use serde_json::json;
-use support::{Fields, Finished, Job, assert_fields, library, tests, vramshim_with};
+use support::{Fields, Finished, Job, Runs, assert_fields, library, tests, vramshim_with};
 use switch::{calls, with_options};
+
+use crate::formats::readers::python_of;
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
+fn python() -> PathBuf {
+    python_of("frameworks")
+}
+
 fn environment() -> PathBuf {
-    let cache = || {
-        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-        let base = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from);
-        std::env::var_os("VRAMSHIM_CACHE").map_or(base.join("vramshim"), PathBuf::from)
-    };
-    let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
-    let python = folder.join("bin/python");
-    assert!(python.exists(), "{python:?}: run scripts/ci/setup frameworks");
-    folder
+    let folder = python().ancestors().nth(2).map(PathBuf::from);
+    folder.expect("the folder of an environment")
 }
 
 /// A job with the time that a framework needs that is read from a slow disk.
 fn job_of(program: PathBuf) -> Job {
     Job::new(program).limit(Duration::from_secs(600))
-}
-
-fn python() -> PathBuf {
-    environment().join("bin/python")
 }
 
 fn path(name: &str) -> String {
@@ -53,13 +48,9 @@ fn agreed(finished: &Finished) -> usize {
 fn check(finished: Finished, strategy: &str, least_agreements: usize) -> Finished {
     let (name, found) = (&finished.name, agreed(&finished));
     assert!(found >= least_agreements, "{name}: {found}\n{}", finished.stdout);
+    let wanted = json!({"ended": "exit", "exit_status": 0, "strategy": strategy, "events_lost": 0, "anomalies": 0});
     for told in finished.inspect_all() {
-        assert_fields(
-            &told,
-            json!({"ended": "exit", "exit_status": 0, "strategy": strategy}),
-            name,
-        );
-        assert_fields(&told, json!({"events_lost": 0, "anomalies": 0}), name);
+        assert_fields(&told, wanted.clone(), name);
     }
     finished
 }
@@ -71,10 +62,8 @@ fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Fini
 
 fn start_lines(finished: &Finished) -> usize {
     let starts = |words: &str| words.starts_with("Using ") && words.ends_with(" allocation strategy");
-    let said = finished.said();
-    said.iter()
-        .filter(|(level, words)| *level == 'I' && starts(words))
-        .count()
+    let said = finished.said().into_iter();
+    said.filter(|(level, words)| *level == 'I' && starts(words)).count()
 }
 
 /// Runs the job under every strategy. Checks that one process of the job uses CUDA.
@@ -146,11 +135,8 @@ fn tensors_shared_with_another_process() {
         let finished = run("share.py", strategy, "8GiB", 1);
         let warned = finished.said().iter().any(|(level, _)| "WE".contains(*level));
         assert!(!warned, "{}", finished.stderr);
-        assert_eq!(
-            finished.inspect_all().len(),
-            2,
-            "{strategy}: two processes use the device"
-        );
+        let processes = finished.inspect_all().len();
+        assert_eq!(processes, 2, "{strategy}: two processes use the device");
     }
 }
 
@@ -183,13 +169,8 @@ fn importing_torch_starts_nothing() {
 fn the_real_runtimes_look_everything_up_through_the_library() {
     for name in ["libcudart.so.12", "libcudart.so.13"] {
         let mut find = Command::new("find");
-        let output = find
-            .arg(environment().join("lib"))
-            .args(["-name", name])
-            .output()
-            .unwrap();
-        let paths = String::from_utf8_lossy(&output.stdout).into_owned();
-        let runtime = paths.lines().next().expect(name);
+        let found = find.arg(environment().join("lib")).args(["-name", name]).printed();
+        let runtime = found.text.lines().next().expect(name);
         let job = job_of(python());
         let log = job.folder().join("look-ups");
         let code = format!(
@@ -201,13 +182,7 @@ fn the_real_runtimes_look_everything_up_through_the_library() {
         assert!(asked.len() > 100, "{name}: {} look-ups", asked.len());
         let other = asked.iter().find(|look_up| *look_up[4] != *library().as_os_str());
         assert_eq!(other, None, "{name} looked up without the library");
-        for function in [
-            "cuMemAlloc",
-            "cuMemFree",
-            "cuMemAllocAsync",
-            "cuMemGetInfo",
-            "cuArray3DCreate",
-        ] {
+        for function in "cuMemAlloc cuMemFree cuMemAllocAsync cuMemGetInfo cuArray3DCreate".split(' ') {
             let found = asked.iter().any(|look_up| look_up[0] == function && look_up[3] == "0");
             assert!(found, "{name} did not ask for {function}");
         }
@@ -248,13 +223,8 @@ fn assert_foretold(name: &str) {
     };
     let own = played("off", "passthrough", recorded.path().to_str().unwrap());
     let trace = recorded.path().join(format!("real_{name}.csv.gz"));
-    let options = [
-        "replay",
-        "--json",
-        "--device-memory=140GiB",
-        "--strategy=torch",
-        "--strategy=auto_growth",
-    ];
+    let command = "replay --json --device-memory=140GiB --strategy=torch --strategy=auto_growth";
+    let options: Vec<&str> = command.split(' ').collect();
     let page = vramshim_with(&options, [trace]).json();
     assert_eq!(page["peak_live"], own["live"], "{name}");
     let peak = |number: usize| page["strategies"][number]["peak_reserved"].number();
@@ -276,12 +246,9 @@ tests! {
 /// A short form of scripts/ci/advice, which fails if anything that was said is wrong. Returns its tables.
 fn carried_out(words: &[&str]) -> String {
     let mut script = Command::new(support::root().join("scripts/ci/advice"));
-    let output = script.args(words).env("VRAMSHIM_FRAMEWORKS", environment()).output();
-    let output = output.unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{errors}");
-    told
+    let told = script.args(words).env("VRAMSHIM_FRAMEWORKS", environment()).printed();
+    assert_eq!(told.code, Some(0), "{}\n{}", told.text, told.said);
+    told.text
 }
 
 #[test]
@@ -292,12 +259,13 @@ fn a_job_needs_the_device_that_replay_foretold_of_one_recorded_run() {
 
 #[test]
 fn the_advice_for_a_death_works_when_it_is_carried_out() {
-    let told = carried_out(&[
+    let deaths = [
         "live set",
         "the limit",
         "three processes",
         "cudaMallocAsync",
         "accumulation",
-    ]);
+    ];
+    let told = carried_out(&deaths);
     assert!(told.contains("works") && told.contains("equal"), "{told}");
 }

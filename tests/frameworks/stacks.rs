@@ -17,10 +17,8 @@ fn run(kinds: &str) -> Finished {
 fn innermost(stack: &Value) -> (&str, &str) {
     let mut frames = stack["frames"].list().iter();
     let frame = frames.find(|frame| frame["file"].text().ends_with("stacks.py"));
-    (
-        stack["from"].text(),
-        frame.expect("a frame of the job")["function"].text(),
-    )
+    let function = &frame.expect("a frame of the job")["function"];
+    (stack["from"].text(), function.text())
 }
 
 #[test]
@@ -30,16 +28,12 @@ fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
     let largest = &stacks["live"][0];
     assert!(largest["bytes"].number() >= 256 << 20, "{stacks}");
     let (from, name) = innermost(&largest["stack"]);
-    assert!(
-        from == "PyTorch" && (name.contains("parameters") || name == "<listcomp>"),
-        "{stacks}"
-    );
+    let is_line = name.contains("parameters") || name == "<listcomp>";
+    assert!(from == "PyTorch" && is_line, "{stacks}");
     let failed = innermost(&stacks["last_out_of_memory"]["stack"]);
     assert_eq!(failed, ("PyTorch", "too_much"), "{stacks}");
-    assert!(
-        stacks["requested_with_stack_of_pytorch"].number() >= 288 << 20,
-        "{stacks}"
-    );
+    let with_stack = stacks["requested_with_stack_of_pytorch"].number();
+    assert!(with_stack >= 288 << 20, "{stacks}");
 }
 
 /// PyTorch's operators give Python's lock up before they allocate, and the library never takes it. So the journal says why
@@ -53,11 +47,8 @@ fn tensors_that_the_library_serves_have_native_stacks_alone() {
         let of_tensors = |bytes: &Value| bytes.as_u64() >= Some(256 << 20);
         let with_stack = of_tensors(&stacks["requested_with_stack"]);
         let without_lock = of_tensors(&stacks["requested_without_stack"]["no_lock"]);
-        assert_eq!(
-            (with_stack, without_lock),
-            (kinds == "both", kinds == "python"),
-            "{stacks}"
-        );
+        let expected = (kinds == "both", kinds == "python");
+        assert_eq!((with_stack, without_lock), expected, "{stacks}");
     }
 }
 
@@ -87,13 +78,9 @@ fn marks_of_nvtx_in_pytorch_are_marks() {
     let page = run("off").told(&["inspect", "--json", "--leaks"]).ok().json();
     let marks = page["jobs"][0]["marks"].list().iter();
     let found: Vec<_> = marks.map(|mark| (mark["kind"].text(), mark["text"].text())).collect();
-    let (one, two) = ("step 1", "step 2");
-    let expected = [
-        ("instant", "built"),
-        ("begin", one),
-        ("end", one),
-        ("begin", two),
-        ("end", two),
-    ];
-    assert_eq!(found, expected);
+    let step = |text| [("begin", text), ("end", text)];
+    assert_eq!(
+        found,
+        [&[("instant", "built")][..], &step("step 1"), &step("step 2")].concat()
+    );
 }

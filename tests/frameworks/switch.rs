@@ -41,11 +41,8 @@ pub fn calls(finished: &Finished, api: &str) -> u64 {
 }
 
 fn assert_is_allocator(finished: &Finished) {
-    assert!(
-        calls(finished, "vramshim_torch_alloc") > 0,
-        "{}: not the allocator",
-        finished.name
-    );
+    let served = calls(finished, "vramshim_torch_alloc");
+    assert!(served > 0, "{}: not the allocator", finished.name);
 }
 
 fn tensors(finished: &Finished) -> Value {
@@ -85,12 +82,8 @@ fn pytorchs_functions_answer_as_under_pytorchs_own_allocator() {
                 if script == "figures.py" {
                     assert_said(&finished, &[]);
                 }
-
-                assert_eq!(
-                    calls(&finished, "vramshim_torch_alloc") > 0,
-                    mode == "allocator",
-                    "{strategy}"
-                );
+                let is_allocator = calls(&finished, "vramshim_torch_alloc") > 0;
+                assert_eq!(is_allocator, mode == "allocator", "{strategy}");
             }
         }
     }
@@ -121,11 +114,8 @@ fn emptying_the_cache_gives_memory_back_to_the_device() {
         for strategy in strategies {
             // naive_best_fit keeps its first reservation only if there is a block in it.
             let told = &forked(mode, strategy, "8GiB", &[&path("returned.py")]).ok().json()[0];
-            let used = |moment: &str| told[moment].number();
-            assert!(
-                used("emptied") + (400 << 20) < used("full"),
-                "{mode} {strategy}: {told}"
-            );
+            let [emptied, full] = ["emptied", "full"].map(|moment| told[moment].number());
+            assert!(emptied + (400 << 20) < full, "{mode} {strategy}: {told}");
         }
     }
 }
@@ -148,12 +138,8 @@ fn the_allocator_implies_a_policy() {
     ] {
         let job = with_options(&[&["--torch", mode], options].concat(), "1GiB", &["-c", code]);
         let job = job.without("FLAGS_allocator_strategy").without("VRAMSHIM_STRATEGY");
-        let job = if flag.is_empty() {
-            job
-        } else {
-            job.env("FLAGS_allocator_strategy", flag)
-        };
-        let finished = job.run().ok();
+        let flags = [("FLAGS_allocator_strategy", flag)];
+        let finished = job.envs(&flags[flag.is_empty().into()..]).run().ok();
         assert_eq!(finished.inspect()["strategy"], strategy, "{mode} {options:?} {flag}");
         assert_said(&finished, said);
     }
@@ -221,26 +207,16 @@ fn torchrun_starts_two_processes_with_workers() {
 #[test]
 fn graphs_have_their_memory_and_give_it_back() {
     let auto_growth = &STRATEGIES[2..];
+    let of_pools = ["pools of PyTorch: PyTorch's own allocator serves"];
+    let of_compile = ["reduce-overhead\"): PyTorch's own allocator serves"];
     for (mode, what, memory, strategies, said) in [
         ("record", "graphs", "8GiB", auto_growth, &[][..]),
         ("record", "compile", "8GiB", auto_growth, &[]),
         ("allocator", "graphs", "8GiB", STRATEGIES, &[]),
         ("allocator", "failed", "1GiB", STRATEGIES, &[]),
         ("allocator", "dead", "1GiB", STRATEGIES, &[]),
-        (
-            "allocator",
-            "pools",
-            "8GiB",
-            auto_growth,
-            &["pools of PyTorch: PyTorch's own allocator serves"],
-        ),
-        (
-            "allocator",
-            "compile",
-            "8GiB",
-            auto_growth,
-            &["reduce-overhead\"): PyTorch's own allocator serves"],
-        ),
+        ("allocator", "pools", "8GiB", auto_growth, &of_pools),
+        ("allocator", "compile", "8GiB", auto_growth, &of_compile),
     ] {
         for strategy in strategies {
             let finished = forked(mode, strategy, memory, &[&path("graphs.py"), what]).ok();
@@ -300,10 +276,8 @@ fn a_job_whose_python_hides_the_hook_runs_as_it_would() {
     for (mode, option) in [("allocator", "-S"), ("allocator", "-I"), ("record", "-E")] {
         let finished = under(mode, "auto_growth", "1GiB", &[option, "-c", code]).run().ok();
         assert_eq!(finished.stdout, "2\n", "{mode} {option}");
-        assert_said(
-            &finished,
-            &[&format!("--torch {mode} will not act, because python {option}")],
-        );
+        let words = format!("--torch {mode} will not act, because python {option}");
+        assert_said(&finished, &[&words]);
     }
 }
 
@@ -322,12 +296,8 @@ fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
                 passed = time.monotonic() - begin\n\
                 assert len(drains) <= 2 + 3 * passed, (len(drains), passed)";
     let finished = forked("record", "auto_growth", "8GiB", &["-c", code]).ok();
-    assert_eq!(
-        tensors(&finished)["devices"][0]["out_of_memory"],
-        60,
-        "{}",
-        finished.stderr
-    );
+    let failures = &tensors(&finished)["devices"][0]["out_of_memory"];
+    assert_eq!(*failures, 60, "{}", finished.stderr);
 }
 
 /// A worker that loads data, or one of a pool, says nothing of tensors that it has not made.

@@ -13,11 +13,8 @@ fn dies(memory: &str, script: &str, argument: &str, verdict: &str, code: i32) ->
     assert!(matches!(finished.status.code(), Some(1 | 3)), "{}", finished.stderr);
     let told = finished.told(&["why", "--json"]);
     let page = told.json();
-    assert_eq!(
-        (&page["why"]["verdict"], told.code),
-        (&verdict.into(), Some(code)),
-        "{page:#}"
-    );
+    let answer = (page["why"]["verdict"].text(), told.code);
+    assert_eq!(answer, (verdict, Some(code)), "{page:#}");
     let report = finished.told(&["report", "--json"]).json();
     assert_eq!(report["processes"][0]["verdict"]["name"], verdict);
     (finished, page)

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { STREAMS = 3, BLOCKS = 48, CHECKPOINTS = 4, SAMPLE = 4096, MIB = 1 << 20 };
-enum { NON_BLOCKING = 1, THREADS = 256, GRID = 264 };
+enum { THREADS = 256, GRID = 264 };
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);

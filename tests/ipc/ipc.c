@@ -130,11 +130,9 @@ int main(void)
 {
     alarm(400); /* a call that waits for ever fails its test */
     CHECK(cuInit(0));
-    for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
-    CHECK(cuCtxSetCurrent(contexts[0]));
-    CUstream user, captured; /* the command `use` gives work to `user`; `capture` captures `captured` */
-    CHECK(cuStreamCreate(&user, 1));
-    CHECK(cuStreamCreate(&captured, 1));
+    for (int device = 2; device-- > 0;) contexts[device] = use_device(device);
+    /* The command `use` gives work to `user`; `capture` captures `captured`. */
+    CUstream user = new_stream(NON_BLOCKING), captured = new_stream(NON_BLOCKING);
     char line[512], command[32], name[160], more[160];
     while (fgets(line, sizeof line, stdin)) {
         command[0] = name[0] = more[0] = 0;

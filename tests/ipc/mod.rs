@@ -10,10 +10,7 @@ use support::member::Member;
 use support::{AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_says, client, glog};
 
 /// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
-const IN_CHUNKS: Strategy = Strategy {
-    name: "auto_growth",
-    environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")],
-};
+const IN_CHUNKS: Strategy = AUTO_GROWTH.with(&[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")]);
 const ALL: [Strategy; 3] = [NAIVE_BEST_FIT, IN_CHUNKS, AUTO_GROWTH];
 
 const INVALID_VALUE: &str = "1";
@@ -64,11 +61,8 @@ impl Process {
 
     /// What it holds of others: bytes in the ledger, entries and address ranges in the simulator's table.
     fn imported(&mut self) -> (u64, u64, u64) {
-        (
-            self.held("imported"),
-            self.truth("imported"),
-            self.truth("address_range"),
-        )
+        let [entries, ranges] = ["imported", "address_range"].map(|class| self.truth(class));
+        (self.held("imported"), entries, ranges)
     }
 
     /// Ends the process and returns the library's messages, except the start line.
@@ -289,16 +283,8 @@ fn a_handle_closed_during_a_capture_is_unmapped_later() {
 fn a_thread_that_closes_a_handle_holds_up_no_other_and_no_capture() {
     let (owner, mut user, two) = with_two_blocks();
     let again = format!("open two {two}");
-    for order in [
-        "hold one",
-        "closing one",
-        "capture",
-        "close two",
-        "end",
-        &again,
-        "go",
-        "close two",
-    ] {
+    let before = ["hold one", "closing one", "capture", "close two", "end"];
+    for order in before.into_iter().chain([&*again, "go", "close two"]) {
         user.well(order);
     }
     assert_nothing_is_left(owner, user);
@@ -329,11 +315,8 @@ fn destroying_a_context_ends_what_it_shared() {
         owner.well("destroy");
         user.well("destroy");
         // The importer's context was destroyed with what it had opened.
-        assert_eq!(
-            (user.held("imported"), user.truth("address_range")),
-            (0, 0),
-            "{strategy:?}"
-        );
+        let left = (user.held("imported"), user.truth("address_range"));
+        assert_eq!(left, (0, 0), "{strategy:?}");
         let mut late = Process::start(job(strategy));
         assert_eq!(late.opens("x", &handle), INVALID_VALUE);
         late.end();
@@ -378,12 +361,8 @@ fn handles_of_the_driver_pass_through() {
     assert_eq!(owner.tell("threads"), "1");
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let mut user = Process::start(job(strategy));
-        for (order, held) in [
-            ("open x", 100_000),
-            ("open x", 100_000),
-            ("close x", 100_000),
-            ("close x", 0),
-        ] {
+        let held = 100_000;
+        for (order, held) in [("open x", held), ("open x", held), ("close x", held), ("close x", 0)] {
             if held > 0 && order == "close x" {
                 assert_eq!(user.tell("check x 2"), "right");
             }

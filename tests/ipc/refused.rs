@@ -9,17 +9,10 @@ use super::*;
 /// The advice names another strategy than the one in force.
 #[test]
 fn memory_that_the_driver_cannot_share_is_a_clear_error() {
+    let two = ["naive_best_fit", "passthrough"];
     for (strategy, call, others) in [
-        (
-            AUTO_GROWTH,
-            "cuMemExportToShareableHandle",
-            &["naive_best_fit", "passthrough"][..],
-        ),
-        (
-            AUTO_GROWTH,
-            "cuMemImportFromShareableHandle",
-            &["naive_best_fit", "passthrough"],
-        ),
+        (AUTO_GROWTH, "cuMemExportToShareableHandle", &two[..]),
+        (AUTO_GROWTH, "cuMemImportFromShareableHandle", &two),
         (NAIVE_BEST_FIT, "cuIpcGetMemHandle", &["VRAMSHIM_STRATEGY=passthrough"]),
         (IN_CHUNKS, "cuIpcGetMemHandle", &["VRAMSHIM_STRATEGY=passthrough"]),
     ] {
@@ -67,12 +60,9 @@ fn a_failure_half_way_leaves_nothing_behind() {
 /// In a user namespace that maps nobody, each user of the host has the same number as the job's own.
 #[test]
 fn a_user_whom_the_namespace_does_not_map_gets_no_memory() {
-    let can = Command::new("unshare")
-        .args(["-U", "true"])
-        .status()
-        .is_ok_and(|status| status.success());
+    let can = Command::new("unshare").args(["-U", "true"]).status();
     // SAFETY: has no preconditions.
-    if !can || unsafe { libc::geteuid() } != 0 {
+    if !can.is_ok_and(|status| status.success()) || unsafe { libc::geteuid() } != 0 {
         return left_out("root must be able to make a user namespace, and enter it");
     }
     let program = client("ipc/ipc.c", "ipc", &["libcuda.so.1"]);

@@ -45,11 +45,8 @@ pub fn connect(process: &Process) -> OwnedFd {
     // The kernel's list is read in pieces, and may lack a socket if others come and go meanwhile.
     for _ in 0..READS {
         let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
-        let mut names = sockets
-            .lines()
-            .filter_map(|line| line.split_once('@'))
-            .map(|(_, name)| name);
-        if let Some(name) = names.find(|name| name.starts_with(&start)) {
+        let mut names = sockets.lines().filter_map(|line| line.split_once('@'));
+        if let Some((_, name)) = names.find(|(_, name)| name.starts_with(&start)) {
             return connect_to(name);
         }
     }

@@ -9,20 +9,15 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::cuda::DriverError;
-use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
+use policy::{After, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
 use crate::policy_properties::cases::draw;
 use crate::policy_properties::model::{Model, TOTAL};
-use crate::policy_properties::run::alignment_of;
+use crate::policy_properties::run::Live;
 
 const THREADS: usize = 4;
 const STREAMS: u64 = 2;
 const STEPS: usize = 400;
-
-struct Live {
-    block: Block,
-    stream: Option<u64>,
-}
 
 enum Task {
     Idle,
@@ -72,12 +67,7 @@ impl Threads {
                     _ => 1 + self.below(24 << 20),
                 };
                 let stream = Some(self.below(2 * STREAMS)).filter(|&stream| stream < STREAMS);
-                let request = Request::new(size).expect("a size");
-                let request = match stream {
-                    Some(_) => request.on(stream),
-                    None => request.aligned_like_the_driver(),
-                };
-                Task::Decide(request, None)
+                Task::Decide(Live::request(size, stream).expect("a size"), None)
             }
             0..17 if !self.live.is_empty() => self.free(),
             17 => {
@@ -170,25 +160,14 @@ impl Threads {
             self.growing = None;
         }
         match answer {
-            Ok(block) => self.obtained(&request, block),
+            Ok(block) => {
+                self.model.assert_usable(&block, &request);
+                let stream = request.stream();
+                self.live.push(Live { block, stream });
+            }
             Err(problem) => assert!([DriverError::OUT_OF_MEMORY, DriverError(700)].contains(&problem)),
         }
         Task::WorkOff(self.policy.next_work(After::Request).into_iter().collect(), false, None)
-    }
-
-    fn obtained(&mut self, request: &Request, block: Block) {
-        let stream = request.stream();
-        let alignment = if stream.is_some() {
-            512
-        } else {
-            alignment_of(request.bytes())
-        };
-        assert!(self.model.is_aligned(block.address, alignment), "{block:x?}");
-        assert!(block.requested == request.bytes() && block.allocated >= block.requested);
-        let in_order = stream.filter(|_| !self.model.capturing.get());
-        let is_busy = self.model.is_busy(block.address, block.allocated, in_order);
-        assert!(!is_busy, "handed out while earlier work could still touch it");
-        self.live.push(Live { block, stream });
     }
 
     fn check(&self) {
@@ -196,15 +175,10 @@ impl Threads {
         self.model.assert_apart(ranges);
         let statistics = self.policy.statistics();
         let allocated: u64 = self.live.iter().map(|live| live.block.allocated).sum();
-        assert_eq!(
-            (statistics.allocated, statistics.live_blocks),
-            (allocated, self.live.len())
-        );
+        assert_eq!(statistics.allocated, allocated);
+        assert_eq!(statistics.live_blocks, self.live.len());
         let outside = TOTAL - self.model.outstanding();
-        assert!(
-            statistics.free + outside <= TOTAL,
-            "more free memory than the device has"
-        );
+        assert!(statistics.free + outside <= TOTAL, "more free memory than there is");
         for live in &self.live {
             let found = self.policy.find(live.block.address + live.block.allocated / 2);
             assert_eq!(found, Some(live.block));

@@ -1,13 +1,13 @@
 //! Promises of `auto_growth` on memory that it maps.
 
 use policy::device_memory::DeviceMemory;
-use policy::{Request, Settings, Strategy as Kind};
+use policy::{Settings, Strategy as Kind};
 
 use crate::policy_properties::cases::draw;
 use crate::policy_properties::model::Model;
+use crate::policy_properties::pins::Job;
 use crate::policy_properties::run::{Run, Step, run};
-use prices::Prices;
-use program::replay::device::ModelDevice;
+use crate::policy_properties::with_each_fault;
 
 fn growing() -> Run {
     let model = Model::default();
@@ -75,15 +75,10 @@ fn handles_are_small_beside_the_device_however_large_they_are_wanted() {
         chunk_bytes: 5000 << 20,
         ..Settings::default()
     };
-    let device = ModelDevice::new(4 << 30, Prices::default(), 0);
-    let policy = std::cell::RefCell::new(Kind::AutoGrowth.create(&settings).expect("a policy"));
-    let allocate = |size: u64| {
-        let request = Request::new(size).expect("a size");
-        policy::serve(&policy, &device, request, |_| ()).expect("a block");
-    };
-    allocate(1 << 20);
-    assert_eq!(policy.borrow().statistics().reserved, 256 << 20);
-    (0..15).for_each(|_| allocate(256 << 20));
+    let job = Job::new(4 << 30, &settings);
+    job.block(1 << 20);
+    assert_eq!(job.reserved(), 256 << 20);
+    (0..15).for_each(|_| _ = job.block(256 << 20));
 }
 
 #[test]
@@ -94,10 +89,7 @@ fn a_fault_while_handles_are_mapped_twice_loses_no_byte() {
         let rest = [Step::AllocateOn(9 << 20, 0), Step::ReleaseIdle];
         freed(0).into_iter().chain(rest)
     }));
-    let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
-    for fault_at in 1..=calls {
-        run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
-    }
+    with_each_fault(|fault_at| run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps));
 }
 
 #[test]
@@ -118,17 +110,12 @@ fn a_chunk_serves_the_request_that_it_was_obtained_for_whatever_its_size() {
 /// Another process ends, which the policy does not learn before the next growth.
 #[test]
 fn a_large_request_gets_few_handles_however_little_the_device_had() {
-    let device = ModelDevice::new(80 << 30, Prices::default(), 0);
-    let other = device.allocate(79 << 30).expect("memory");
-    let policy = std::cell::RefCell::new(Kind::AutoGrowth.create(&Settings::default()).expect("a policy"));
-    let allocate = |size: u64| {
-        let request = Request::new(size).expect("a size");
-        policy::serve(&policy, &device, request, |_| ()).expect("a block");
-    };
-    allocate(900 << 20);
-    device.free(other, 79 << 30).expect("a segment");
-    (0..3).for_each(|_| allocate(10 << 30));
-    let handles = policy.borrow().statistics().handles;
+    let job = Job::with_memory(80 << 30);
+    let other = job.device.allocate(79 << 30).expect("memory");
+    job.block(900 << 20);
+    job.device.free(other, 79 << 30).expect("a segment");
+    (0..3).for_each(|_| _ = job.block(10 << 30));
+    let handles = job.policy.borrow().statistics().handles;
     assert!(handles < 64, "{handles} handles");
 }
 

@@ -63,6 +63,14 @@ fn settings() -> impl Strategy<Value = Settings> {
     )
 }
 
+/// Plays without a fault, and then once for each driver call, which fails. `play` returns how many it made.
+fn with_each_fault(play: impl Fn(u64) -> u64) {
+    let calls = play(0);
+    for fault_at in 1..=calls {
+        play(fault_at);
+    }
+}
+
 fn policy() -> impl Strategy<Value = (Kind, Settings)> {
     (prop::sample::select(policies()), settings())
 }
@@ -85,9 +93,6 @@ proptest! {
         virtual_memory in any::<bool>(),
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        let calls = run(kind, &settings, virtual_memory, 0, &steps);
-        for fault_at in 1..=calls {
-            run(kind, &settings, virtual_memory, fault_at, &steps);
-        }
+        with_each_fault(|fault_at| run(kind, &settings, virtual_memory, fault_at, &steps));
     }
 }

@@ -7,8 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::cuda::DriverError;
-use policy::UsedBy;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
+use policy::{Block, Request, UsedBy};
 
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;
@@ -73,6 +73,15 @@ struct Busy {
     freed: u64,
 }
 
+/// Blocks of so many bytes lie as those of the driver do: at multiples of this, or where a segment begins.
+pub fn alignment_of(size: u64) -> u64 {
+    match size {
+        0x20_0000.. => 2 << 20,
+        0x1_0000.. => 64 << 10,
+        _ => 512,
+    }
+}
+
 fn overlap(one: &Bytes, other: &Bytes) -> bool {
     one.0 == other.0 && one.1 < other.2 && other.1 < one.2
 }
@@ -94,22 +103,9 @@ impl Model {
         address
     }
 
-    /// Whether the block lies as the request wanted it: at a multiple of `alignment`, or where a segment begins.
-    pub fn is_aligned(&self, address: u64, alignment: u64) -> bool {
-        address.is_multiple_of(alignment) || self.segments.borrow().contains_key(&address)
-    }
-
-    fn change_fails_now(&self) -> bool {
-        self.changes.set(self.changes.get() + 1);
-        self.fails_now()
-    }
-
     fn change(&self) -> Result<(), DriverError> {
-        if self.change_fails_now() {
-            Err(DriverError(700))
-        } else {
-            Ok(())
-        }
+        self.changes.set(self.changes.get() + 1);
+        self.call()
     }
 
     fn call(&self) -> Result<(), DriverError> {
@@ -117,6 +113,14 @@ impl Model {
             Err(DriverError(700))
         } else {
             Ok(())
+        }
+    }
+
+    /// Memory of the device is obtained, if there is as much.
+    fn obtain(&self, size: u64) -> Result<(), DriverError> {
+        match self.change() {
+            Ok(()) if size <= self.room() => Ok(()),
+            _ => Err(DriverError::OUT_OF_MEMORY),
         }
     }
 
@@ -192,12 +196,27 @@ impl Model {
             (Some(stream), Some(streams)) => streams.iter().all(|&user| user == stream),
             _ => false,
         };
-        let touches = |busy: &Busy| {
-            busy.memory
-                .iter()
-                .any(|one| memory.iter().any(|other| overlap(one, other)))
+        let touches = |one: &Bytes| memory.iter().any(|other| overlap(one, other));
+        let busy = self.busy.borrow();
+        busy.iter()
+            .any(|busy| !in_order(busy) && busy.memory.iter().any(touches))
+    }
+
+    /// A block that was handed out lies as its request wants it, and no earlier work can still touch it when the next
+    /// work on the request's stream runs. Captured work runs later, so the order of its stream promises nothing.
+    pub fn assert_usable(&self, block: &Block, request: &Request) {
+        let stream = request.stream();
+        let alignment = if stream.is_some() {
+            512
+        } else {
+            alignment_of(request.bytes())
         };
-        self.busy.borrow().iter().any(|busy| !in_order(busy) && touches(busy))
+        let is_aligned = block.address.is_multiple_of(alignment) || self.segments.borrow().contains_key(&block.address);
+        assert!(is_aligned, "{block:x?}");
+        assert!(block.requested == request.bytes() && block.allocated >= block.requested);
+        let in_order = stream.filter(|_| !self.capturing.get());
+        let is_busy = self.is_busy(block.address, block.allocated, in_order);
+        assert!(!is_busy, "handed out while earlier work could still touch it");
     }
 
     /// How many granules contain no byte of a live block. A live block is a first address and a size.
@@ -228,9 +247,7 @@ impl Model {
 
 impl DeviceMemory for Model {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        if self.change_fails_now() || size > self.room() {
-            return Err(DriverError::OUT_OF_MEMORY);
-        }
+        self.obtain(size)?;
         // A driver grants an address again as soon as it is free.
         let again = self.given_back.borrow().iter().position(|&(_, bytes)| bytes == size);
         let address = match again {
@@ -342,9 +359,7 @@ impl DeviceMemory for Model {
         if self.refuses_handles.get() {
             return Err(DriverError::NOT_SUPPORTED);
         }
-        if self.change_fails_now() || size > self.room() {
-            return Err(DriverError::OUT_OF_MEMORY);
-        }
+        self.obtain(size)?;
         self.handles.set(self.handles.get() + 1);
         let handle = (1 << 50) + self.handles.get();
         self.physical.borrow_mut().insert(handle, size);
@@ -376,16 +391,15 @@ impl DeviceMemory for Model {
         self.change()?;
         let mut mappings = self.mappings.borrow_mut();
         let before = mappings.range(..address + size).next_back();
-        assert!(
-            before.is_none_or(|(&start, &(bytes, ..))| start + bytes <= address),
-            "mapped already"
-        );
+        let is_free = before.is_none_or(|(&start, &(bytes, ..))| start + bytes <= address);
+        assert!(is_free, "mapped already");
         mappings.insert(address, (size, handle, false));
         Ok(())
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.change_fails_now() || self.keeps_mappings.get() {
+        self.change()?;
+        if self.keeps_mappings.get() {
             return Err(DriverError(700));
         }
         let is_there = |busy: &Busy| busy.place.0 < address + size && address < busy.place.1;
@@ -426,10 +440,8 @@ impl DeviceMemory for Model {
         }
         let mut reported = self.reported.borrow_mut();
         let before = reported.range(..address + size).next_back();
-        assert!(
-            before.is_none_or(|(&start, &bytes)| start + bytes <= address),
-            "reported twice"
-        );
+        let is_new = before.is_none_or(|(&start, &bytes)| start + bytes <= address);
+        assert!(is_new, "reported twice");
         reported.insert(address, size);
     }
 

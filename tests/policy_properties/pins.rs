@@ -13,14 +13,18 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// A job that uses one stream, as most jobs of PyTorch do.
-struct Job {
-    device: ModelDevice,
-    policy: RefCell<Box<Policy>>,
+pub struct Job {
+    pub device: ModelDevice,
+    pub policy: RefCell<Box<Policy>>,
 }
 
 impl Job {
-    fn with_memory(bytes: u64) -> Self {
-        let policy = Kind::AutoGrowth.create(&Settings::default());
+    pub fn with_memory(bytes: u64) -> Self {
+        Job::new(bytes, &Settings::default())
+    }
+
+    pub fn new(bytes: u64, settings: &Settings) -> Self {
+        let policy = Kind::AutoGrowth.create(settings);
         Job {
             device: ModelDevice::new(bytes, Prices::default(), 0),
             policy: RefCell::new(policy.expect("a policy")),
@@ -40,7 +44,7 @@ impl Job {
         })
     }
 
-    fn block(&self, bytes: u64) -> u64 {
+    pub fn block(&self, bytes: u64) -> u64 {
         let block = self.ask(bytes);
         block.unwrap_or_else(|_| panic!("{} MiB, reserved {}", bytes / MIB, self.reserved() / MIB))
     }
@@ -64,7 +68,7 @@ impl Job {
         policy::release_idle(&self.policy, &self.device, wanted)
     }
 
-    fn reserved(&self) -> u64 {
+    pub fn reserved(&self) -> u64 {
         self.policy.borrow().statistics().reserved
     }
 }

@@ -6,16 +6,7 @@
 use base::cuda::DriverError;
 use policy::{After, Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
-use crate::policy_properties::model::{GRANULARITY, Model};
-
-/// Blocks of so many bytes lie as those of the driver do: at multiples of this.
-pub fn alignment_of(size: u64) -> u64 {
-    match size {
-        0x20_0000.. => 2 << 20,
-        0x1_0000.. => 64 << 10,
-        _ => 512,
-    }
-}
+use crate::policy_properties::model::{GRANULARITY, Model, alignment_of};
 
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -50,12 +41,19 @@ pub struct Run {
     wanted: Vec<Work>,
 }
 
-#[derive(Clone, Copy)]
 pub struct Live {
-    pub address: u64,
-    allocated: u64,
-    requested: u64,
-    stream: Option<u64>,
+    pub block: Block,
+    pub stream: Option<u64>,
+}
+
+impl Live {
+    /// The request that obtained such a block: with a stream it is for a tensor, otherwise it comes from `cuMemAlloc`.
+    pub fn request(size: u64, stream: Option<u64>) -> Result<Request, DriverError> {
+        Request::new(size).map(|request| match stream {
+            Some(_) => request.on(stream),
+            None => request.aligned_like_the_driver(),
+        })
+    }
 }
 
 impl Run {
@@ -75,8 +73,8 @@ impl Run {
             Step::Allocate(size) => self.allocate(size, None),
             Step::AllocateOn(size, stream) => self.allocate(size, Some(stream)),
             Step::Free(which) | Step::FreeUsedOn(which, _) | Step::FreeUsedAnywhere(which) if !self.live.is_empty() => {
-                let block = self.live.swap_remove(which % self.live.len());
-                let mut streams: Vec<u64> = block.stream.into_iter().collect();
+                let Live { block, stream } = self.live.swap_remove(which % self.live.len());
+                let mut streams: Vec<u64> = stream.into_iter().collect();
                 if let Step::FreeUsedOn(_, other) = step {
                     streams.push(other);
                 }
@@ -84,11 +82,11 @@ impl Run {
                 streams.dedup();
                 let used_by = match step {
                     Step::FreeUsedAnywhere(_) => UsedBy::Unknown,
-                    _ if block.stream.is_none() && self.model.capturing.get() => UsedBy::Unknown,
-                    _ if block.stream.is_none() => UsedBy::Awaited,
+                    _ if stream.is_none() && self.model.capturing.get() => UsedBy::Unknown,
+                    _ if stream.is_none() => UsedBy::Awaited,
                     _ => UsedBy::Streams(&streams),
                 };
-                self.free(&block, used_by);
+                self.free(block, used_by);
                 if used_by == UsedBy::Awaited {
                     let freed = self.model.wait_begins();
                     let ticket = self.policy.begin_wait();
@@ -108,10 +106,9 @@ impl Run {
             Step::Others(bytes) => self.model.others.set(bytes),
             Step::FreeUnknown(address) => {
                 let before = self.policy.statistics();
-                let inside = self
-                    .live
-                    .first()
-                    .map_or(address, |block| block.address + 1 + address % (block.allocated - 1));
+                let inside = self.live.first().map_or(address, |Live { block, .. }| {
+                    block.address + 1 + address % (block.allocated - 1)
+                });
                 assert_eq!(self.policy.free(inside, UsedBy::Unknown), None);
                 assert_eq!(self.policy.statistics(), before);
             }
@@ -126,11 +123,9 @@ impl Run {
         steps.into_iter().for_each(|step| self.take(step));
     }
 
-    fn free(&mut self, block: &Live, used_by: UsedBy) {
+    fn free(&mut self, block: Block, used_by: UsedBy) {
         self.model.in_use(block.address, block.allocated, used_by);
-        let freed = self.policy.free(block.address, used_by);
-        let freed = freed.expect("a live block");
-        assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
+        assert_eq!(self.policy.free(block.address, used_by), Some(block));
         assert_eq!(self.policy.free(block.address, used_by), None, "freed twice");
         self.model.may_wait.set(used_by == UsedBy::Awaited);
         self.work_off(After::free(used_by));
@@ -197,11 +192,7 @@ impl Run {
     }
 
     fn allocate(&mut self, size: u64, stream: Option<u64>) {
-        // As the library does: a request that names a stream is a tensor, another one comes from `cuMemAlloc`.
-        let request = Request::new(size).map(|request| match stream {
-            Some(_) => request.on(stream),
-            None => request.aligned_like_the_driver(),
-        });
+        let request = Live::request(size, stream);
         let alignment = if stream.is_some() { 512 } else { alignment_of(size) };
         let mut result = request.and_then(|request| self.serve(request));
         if result == Err(DriverError::OUT_OF_MEMORY) && !self.model.capturing.get() {
@@ -213,43 +204,23 @@ impl Run {
         let room = self.model.room();
         match result {
             Ok(block) => {
-                assert!(size > 0 && block.requested == size && block.allocated >= size);
-                assert_eq!(block.address % 256, 0);
-                assert!(
-                    self.model.is_aligned(block.address, alignment),
-                    "{size} bytes at {:#x}",
-                    block.address
-                );
-                // Captured work runs later, so the order of its stream promises nothing.
-                let in_order = stream.filter(|_| !self.model.capturing.get());
-                let dirty = self.model.is_busy(block.address, block.allocated, in_order);
-                assert!(!dirty, "a block was handed out while earlier work could still touch it");
-                self.live.push(Live {
-                    address: block.address,
-                    allocated: block.allocated,
-                    requested: size,
-                    stream,
-                });
+                assert!(size > 0 && block.address.is_multiple_of(256));
+                self.model.assert_usable(&block, &request.expect("a request"));
+                self.live.push(Live { block, stream });
             }
             Err(DriverError::OUT_OF_MEMORY)
                 if size > 0 && self.model.fault_at.get() == 0 && !self.model.capturing.get() =>
             {
                 let rounded = size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+                let (new, needed) = (room / GRANULARITY, rounded.div_ceil(GRANULARITY));
                 if self.model.keeps_mappings.get() {
-                    let new = room / GRANULARITY;
-                    assert!(
-                        rounded.div_ceil(GRANULARITY) > new,
-                        "{new} new granules would have served {size}"
-                    );
+                    assert!(needed > new, "{new} new granules would have served {size}");
                     return;
                 }
-                assert!(
-                    rounded.saturating_add(alignment - 512) > largest,
-                    "a free block of {largest} would have served {size}"
-                );
+                let fits = rounded.saturating_add(alignment - 512) <= largest;
+                assert!(!fits, "a free block of {largest} would have served {size}");
                 if self.model.virtual_memory.get() && self.kind == Kind::AutoGrowth {
-                    let granules = self.free_granules() + room / GRANULARITY;
-                    let needed = rounded.div_ceil(GRANULARITY);
+                    let granules = self.free_granules() + new;
                     assert!(needed > granules, "{granules} free granules would have served {size}");
                 } else {
                     assert!(rounded > room, "the device had {room} bytes for {size}");
@@ -261,7 +232,10 @@ impl Run {
 
     /// How many granules contain no byte of a live block.
     fn free_granules(&self) -> u64 {
-        let live = self.live.iter().map(|block| (block.address, block.allocated));
+        let live = self
+            .live
+            .iter()
+            .map(|Live { block, .. }| (block.address, block.allocated));
         self.model.free_granules(live)
     }
 
@@ -270,16 +244,13 @@ impl Run {
         let model = &self.model;
         assert_eq!(statistics.reserved, model.outstanding(), "reserved");
         let segments: u64 = model.segments.borrow().values().sum();
-        assert_eq!(
-            model.reported() + segments,
-            model.outstanding(),
-            "reported to the account"
-        );
-        let allocated = self.live.iter().map(|block| block.allocated).sum::<u64>();
+        let told = model.reported() + segments;
+        assert_eq!(told, model.outstanding(), "reported to the account");
+        let mut blocks: Vec<Block> = self.live.iter().map(|live| live.block).collect();
+        let allocated = blocks.iter().map(|block| block.allocated).sum::<u64>();
         assert_eq!(statistics.allocated, allocated, "allocated");
         assert_eq!(statistics.free, statistics.reserved - statistics.allocated);
         assert_eq!(statistics.live_blocks, self.live.len());
-        let mut blocks = self.live.clone();
         blocks.sort_unstable_by_key(|block| block.address);
         model.assert_apart(blocks.iter().map(|block| (block.address, block.allocated)));
         self.check_virtual_memory();
@@ -287,11 +258,8 @@ impl Run {
             self.check_chunks(&blocks);
         }
         for block in &blocks {
-            let found = self
-                .policy
-                .find(block.address + block.allocated / 2)
-                .expect("an interior address leads to its block");
-            assert_eq!((found.address, found.requested), (block.address, block.requested));
+            let found = self.policy.find(block.address + block.allocated / 2);
+            assert_eq!(found, Some(*block), "an interior address leads to its block");
             assert!(self.policy.owns(block.address));
         }
     }
@@ -311,7 +279,7 @@ impl Run {
     }
 
     /// If all memory is in segments, the largest free block follows from the live ones.
-    fn check_chunks(&self, blocks: &[Live]) {
+    fn check_chunks(&self, blocks: &[Block]) {
         let statistics = self.policy.statistics();
         let segments = self.model.segments.borrow();
         let mut free_runs = Vec::new();
@@ -335,8 +303,8 @@ impl Run {
         self.model.capturing.set(false);
         self.model.fault_at.set(0);
         self.model.keeps_mappings.set(false);
-        for block in std::mem::take(&mut self.live) {
-            self.free(&block, UsedBy::Unknown);
+        for live in std::mem::take(&mut self.live) {
+            self.free(live.block, UsedBy::Unknown);
         }
         self.wait();
         self.record();
@@ -345,10 +313,8 @@ impl Run {
         self.record();
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
         let left = self.policy.statistics();
-        assert_eq!(
-            (left.reserved, left.allocated, left.free, left.live_blocks),
-            (0, 0, 0, 0)
-        );
+        let sums = (left.reserved, left.allocated, left.free, left.live_blocks);
+        assert_eq!(sums, (0, 0, 0, 0));
     }
 }
 

@@ -11,6 +11,8 @@ use policy::{After, Block, Due, Holder, ParentMemory, Policy, Request, Settings,
 use proptest::prelude::*;
 
 use crate::policy_properties::model::{GRANULARITY, Model, TOTAL};
+use crate::policy_properties::run::Live;
+use crate::policy_properties::with_each_fault;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -51,10 +53,8 @@ impl Borrowed {
 
     fn returned(&self, address: u64, size: u64) {
         let mut slabs = self.0.lock().unwrap();
-        let whole = slabs
-            .iter()
-            .position(|&(start, bytes)| start <= address && address + size <= start + bytes)
-            .expect("part of a slab");
+        let has = |&(start, bytes): &(u64, u64)| start <= address && address + size <= start + bytes;
+        let whole = slabs.iter().position(has).expect("part of a slab");
         let (start, bytes) = slabs.swap_remove(whole);
         let end = start + bytes;
         let rest = [(start, address - start), (address + size, end - address - size)];
@@ -127,10 +127,8 @@ impl Run {
                     self.model.in_use(address, size, used_by);
                 }
                 let freed = self.free(of, address, used_by);
-                assert_eq!(
-                    freed.map(|block| (block.address, block.allocated)),
-                    Some((address, size))
-                );
+                let freed = freed.map(|block| (block.address, block.allocated));
+                assert_eq!(freed, Some((address, size)));
             }
             Step::Free(..) => {}
             Step::Wait if self.model.capturing.get() => {}
@@ -152,9 +150,8 @@ impl Run {
     fn allocate(&mut self, of: usize, size: u64) {
         match self.serve(of, size) {
             Ok(block) => {
-                assert!(block.requested == size && block.allocated >= size);
-                let dirty = self.model.is_busy(block.address, block.allocated, None);
-                assert!(!dirty, "a block was handed out while earlier work could still touch it");
+                let request = Live::request(size, None).expect("a size");
+                self.model.assert_usable(&block, &request);
                 self.live.push((of, block.address, block.allocated));
             }
             Err(DriverError::OUT_OF_MEMORY) if !self.model.capturing.get() && self.model.fault_at.get() == 0 => {
@@ -177,9 +174,8 @@ impl Run {
     }
 
     fn wait(&self) {
-        let tickets: Vec<_> = (0..=PARENT)
-            .map(|pool| self.ask(pool, |policy| policy.begin_wait()))
-            .collect();
+        let begin = |pool| self.ask(pool, |policy| policy.begin_wait());
+        let tickets: Vec<_> = (0..=PARENT).map(begin).collect();
         self.model.wait_ends(self.model.wait_begins());
         for (pool, ticket) in tickets.into_iter().enumerate() {
             let Some(ticket) = ticket else { continue };
@@ -200,15 +196,12 @@ impl Run {
     }
 
     fn check(&self) {
-        let subpools: Vec<_> = (0..SUBPOOLS)
-            .map(|of| self.ask(of, |policy| policy.statistics()))
-            .collect();
-        let parent = self.ask(PARENT, |policy| policy.statistics());
+        let statistics = |of| self.ask(of, |policy| policy.statistics());
+        let subpools: Vec<_> = (0..SUBPOOLS).map(statistics).collect();
+        let parent = statistics(PARENT);
         let of = |who: usize| {
-            self.live
-                .iter()
-                .filter(move |(of, ..)| *of == who)
-                .map(|(_, _, size)| size)
+            let its = self.live.iter().filter(move |(of, ..)| *of == who);
+            its.map(|(_, _, size)| size)
         };
         for (number, statistics) in subpools.iter().enumerate() {
             assert_eq!(statistics.allocated, of(number).sum::<u64>());
@@ -274,10 +267,7 @@ proptest! {
         virtual_memory in any::<bool>(),
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        let calls = run(kind, virtual_memory, 0, &steps);
-        for fault_at in 1..=calls {
-            run(kind, virtual_memory, fault_at, &steps);
-        }
+        with_each_fault(|fault_at| run(kind, virtual_memory, fault_at, &steps));
     }
 }
 
@@ -321,8 +311,6 @@ fn the_free_pieces_of_a_slab_are_idle() {
     assert!(run.serve(PARENT, 28 << 20).is_err(), "the slab is in the way");
     run.take(Step::ReleaseIdle(0));
     assert!(!run.ask(0, |policy| policy.has_idle()));
-    assert!(
-        run.serve(PARENT, 28 << 20).is_ok(),
-        "all but a piece of the slab is free"
-    );
+    let rest = run.serve(PARENT, 28 << 20);
+    assert!(rest.is_ok(), "all but a piece of the slab is free");
 }

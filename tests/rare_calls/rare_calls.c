@@ -21,7 +21,7 @@ static void handle(void)
     CUdeviceptr blocks[3], mapped;
     CUmemGenericAllocationHandle physical;
     begin();
-    for (int i = 0; i < 3; i++) CHECK(cuMemAlloc_v2(&blocks[i], 4096 << 4 * i));
+    for (int i = 0; i < 3; i++) blocks[i] = linear_memory(4096 << 4 * i);
     for (int i = 0; i < 3; i++) {
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)blocks[i]), CUDA_ERROR_INVALID_VALUE);
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)(blocks[i] + 100)), CUDA_ERROR_INVALID_VALUE);
@@ -30,10 +30,8 @@ static void handle(void)
         EXPECT(cuMemUnmap(blocks[i] & ~(CUdeviceptr)(2 * MIB - 1), 2 * MIB), CUDA_ERROR_INVALID_VALUE);
     }
     /* Memory that the job mapped itself has a handle. */
-    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemGenericAllocationHandle own_one;
+    CUmemGenericAllocationHandle own_one = physical_memory(2 * MIB);
     CHECK(cuMemAddressReserve(&mapped, 2 * MIB, 0, 0, 0));
-    CHECK(cuMemCreate(&own_one, 2 * MIB, &properties, 0));
     CHECK(cuMemMap(mapped, 2 * MIB, 0, own_one, 0));
     CHECK(cuMemRetainAllocationHandle(&physical, (void *)mapped));
     THAT(physical == own_one);
@@ -52,21 +50,17 @@ static void *allocates_late(void *unused)
 
 static void in_a_dying_context(void)
 {
-    CUdeviceptr address;
     CUcontext next = NULL;
     pthread_t thread;
     CHECK(cuInit(0));
     CHECK(cuCtxCreate_v2(&dying, 0, 0));
-    CHECK(cuMemAlloc_v2(&address, 4096));
+    linear_memory(4096);
     pthread_create(&thread, NULL, allocates_late, NULL);
     CHECK(cuCtxDestroy_v2(dying));
     CHECK(cuCtxCreate_v2(&next, 0, 0));
     THAT(next == dying);
     pthread_join(thread, NULL);
-    for (int i = 0; i < 100; i++) {
-        CHECK(cuMemAlloc_v2(&address, MIB));
-        CHECK(cuMemsetD8_v2(address, 1, MIB));
-    }
+    for (int i = 0; i < 100; i++) CHECK(cuMemsetD8_v2(linear_memory(MIB), 1, MIB));
     checkpoint();
 }
 
@@ -74,11 +68,10 @@ static void detached(void)
 {
     enum { TIMES = 20, BYTES = 512 * MIB };
     CUcontext created, same;
-    CUdeviceptr address;
     CHECK(cuInit(0));
     for (int i = 0; i < TIMES; i++) {
         CHECK(cuCtxCreate_v2(&created, 0, 0));
-        CHECK(cuMemAlloc_v2(&address, BYTES));
+        CUdeviceptr address = linear_memory(BYTES);
         CHECK(cuMemsetD8_v2(address, 1, 64));
         *count_of(0, LINEAR) += BYTES;
         if (i == 1) {
@@ -118,12 +111,12 @@ static void unseen(void)
 {
     CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemGenericAllocationHandle handle, same;
-    CUdeviceptr at, block;
+    CUdeviceptr at;
     /* Stands for cuMulticastCreate. The library sees the handle first when it is mapped. */
     CUresult (*create)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
     begin();
     create = ((void *(*)(const char *, int))optional_function("simgpu_function"))("cuMemCreate", 10020);
-    CHECK(cuMemAlloc_v2(&block, MIB));
+    CUdeviceptr block = linear_memory(MIB);
     CHECK(create(&handle, 2 * MIB, &properties, 0));
     CHECK(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
     for (int i = 0; i < 3; i++) {
@@ -142,11 +135,11 @@ static void too_much(void)
 {
     CUdeviceptr address;
     begin();
-    CHECK(cuMemAlloc_v2(&address, 4096));
+    linear_memory(4096);
     uint64_t before = simgpu_calls("cuMemCreate");
     EXPECT(cuMemAlloc_v2(&address, 6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
     THAT(simgpu_calls("cuMemCreate") == before);
-    CHECK(cuMemAlloc_v2(&address, 3 * GIB));
+    linear_memory(3 * GIB);
 }
 
 static void kept(void)
@@ -161,7 +154,7 @@ static void kept(void)
     CHECK(cuMemAllocAsync(&address, 800 * MIB, NULL));
     CHECK(cuMemFreeAsync(address, NULL));
     CHECK(cuCtxSynchronize());
-    CHECK(cuMemAlloc_v2(&address, 800 * MIB));
+    linear_memory(800 * MIB);
 }
 
 static uint64_t asked(void) { return simgpu_calls("cuMemPoolGetAttribute"); }
@@ -182,14 +175,13 @@ static void books_are_right(CUmemoryPool *pools, int count)
 static void driver_pools(void)
 {
     enum { POOLS = 4, EACH = 40 * MIB };
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemoryPool pools[POOLS];
-    CUstream streams[POOLS], idle;
+    CUstream streams[POOLS];
     CUdeviceptr blocks[POOLS];
     begin();
-    CHECK(cuStreamCreate(&idle, NON_BLOCKING));
+    CUstream idle = new_stream(NON_BLOCKING);
     for (int i = 0; i < POOLS; i++) {
-        CHECK(cuMemPoolCreate(&pools[i], &properties));
+        pools[i] = pool_on(0);
         streams[i] = i == 1 ? (CUstream)2 : new_stream(NON_BLOCKING);
         CHECK(cuMemAllocFromPoolAsync(&blocks[i], EACH, pools[i], streams[i]));
     }
@@ -221,8 +213,7 @@ static void refused(void)
 {
     int (*met)(void) = (int (*)(void))optional_function("simgpu_faults_met");
     begin();
-    CUdeviceptr address;
-    CHECK(cuMemAlloc_v2(&address, 4096));
+    CUdeviceptr address = linear_memory(4096);
     CHECK(cuMemFree_v2(address));
     THAT(met && met() == 2);
     EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
@@ -231,18 +222,15 @@ static void refused(void)
 /* A stream of another device copies from a block, which is free when the copy is done. */
 static void freed_by_another_device(void)
 {
-    CUdeviceptr block, next, copy;
-    CUcontext other;
-    CHECK(cuMemAlloc_v2(&block, 4 * MIB));
-    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
-    CHECK(cuCtxSetCurrent(other));
+    CUdeviceptr block = linear_memory(4 * MIB);
+    CUcontext other = use_device(1);
     CUstream stream = new_stream(NON_BLOCKING);
-    CHECK(cuMemAlloc_v2(&copy, 4 * MIB));
+    CUdeviceptr copy = linear_memory(4 * MIB);
     CHECK(cuMemcpyPeerAsync(copy, other, block, context, 4 * MIB, stream));
     CHECK(cuMemFreeAsync(block, stream));
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuCtxSynchronize()); /* of the block's device, which runs nothing of it */
-    CHECK(cuMemAlloc_v2(&next, 4 * MIB));
+    CUdeviceptr next = linear_memory(4 * MIB);
     THAT(simgpu_hazard(next, 4 * MIB) == 0);
     CHECK(cuMemFree_v2(next));
     CHECK(cuCtxSetCurrent(other));
@@ -254,12 +242,11 @@ static void freed_by_another_device(void)
 static void ordered(void)
 {
     enum { ROUNDS = 4, BYTES = 40 * MIB };
-    CUdeviceptr block;
     begin();
     CUstream streams[] = {new_stream(NON_BLOCKING), NULL, (CUstream)2};
     for (int i = 0; i < ROUNDS; i++) {
         CUstream stream = streams[i % 3];
-        CHECK(cuMemAlloc_v2(&block, BYTES));
+        CUdeviceptr block = linear_memory(BYTES);
         CHECK(cuMemsetD8Async(block, 1, BYTES, stream));
         uint64_t before = synchronisations();
         CHECK(cuMemFreeAsync(block, stream));
@@ -269,24 +256,23 @@ static void ordered(void)
         CHECK(cuStreamSynchronize(stream));
     }
     /* Another stream than a default one has a context of its own. */
-    CHECK(cuMemAlloc_v2(&block, BYTES));
+    CUdeviceptr block = linear_memory(BYTES);
     CHECK(cuCtxSetCurrent(NULL));
     EXPECT(cuMemFreeAsync(block, NULL), CUDA_ERROR_INVALID_CONTEXT);
     CHECK(cuMemFreeAsync(block, streams[0]));
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamSynchronize(streams[0]));
-    CHECK(cuMemAlloc_v2(&block, BYTES));
-    CHECK(cuMemFree_v2(block));
+    CHECK(cuMemFree_v2(linear_memory(BYTES)));
     freed_by_another_device();
     THAT(simgpu_hazards() == 0);
 }
 
 static void calls_of_a_cancelled_thread(void)
 {
-    CUdeviceptr ordered, block, refused;
+    CUdeviceptr ordered, refused;
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuMemAllocAsync(&ordered, MIB, NULL));
-    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
+    CUdeviceptr block = linear_memory(5 * MIB);
     EXPECT(cuMemAlloc_v2(&refused, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(cuMemFree_v2(block));
     CHECK(cuMemFreeAsync(ordered, NULL));
@@ -294,11 +280,9 @@ static void calls_of_a_cancelled_thread(void)
 
 static void cancelled(void)
 {
-    CUdeviceptr block;
     begin();
     cancelled_during(calls_of_a_cancelled_thread);
-    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
-    CHECK(cuMemFree_v2(block));
+    CHECK(cuMemFree_v2(linear_memory(5 * MIB)));
 }
 
 static void frees_inside(void *block)
@@ -309,11 +293,9 @@ static void frees_inside(void *block)
 /* In a host function, and without a context, the driver refuses a free whatever the address. */
 static void nowhere(void)
 {
-    CUdeviceptr block;
-    CUstream stream;
     begin();
-    CHECK(cuStreamCreate(&stream, 1));
-    CHECK(cuMemAlloc_v2(&block, 5 * MIB));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr block = linear_memory(5 * MIB);
     CHECK(cuLaunchHostFunc(stream, frees_inside, &block));
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuMemFree_v2(block));

@@ -103,9 +103,8 @@ static const struct form { const char *name; CUresult (*copy)(CUdeviceptr, CUdev
 static int form_count(void)
 {
     enum { WITHOUT_PEER_FORM = 4 };
-    int can, count = sizeof forms / sizeof *forms;
-    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
-    return can ? count : count - WITHOUT_PEER_FORM;
+    int count = sizeof forms / sizeof *forms;
+    return can_be_peers() ? count : count - WITHOUT_PEER_FORM;
 }
 
 static unsigned char next_value(void)
@@ -188,9 +187,8 @@ static void others(void)
     CHECK(cuMemAllocManaged(&driver[1], SIZE, 1));
     CHECK(cuMemAllocAsync(&driver[2], SIZE, streams[1]));
     /* Memory of a pool is there for other devices if the pool grants it (cuMemPoolSetAccess), which needs peers. */
-    int can;
+    bool can = can_be_peers();
     CUmemoryPool pool;
-    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
     CHECK(cuDeviceGetDefaultMemPool(&pool, 1));
     CUresult (*grant)(CUmemoryPool, const CUmemAccessDesc *, size_t) = optional_function("cuMemPoolSetAccess");
     if (can) CHECK(grant(pool, &(CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}, 1));
@@ -257,6 +255,15 @@ static void first_attributed(void) { first_by(attributed); }
 static void first_box_batch(void) { first_by(box_batch); }
 static void first_box_attributed(void) { first_by(box_attributed); }
 
+/* Runs a graph to its end. */
+static void launch(CUgraph graph, CUstream stream)
+{
+    CUgraphExec exec;
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    finish();
+}
+
 static void captured(void)
 {
     CUdeviceptr blocks[4];
@@ -266,7 +273,6 @@ static void captured(void)
         for (int form = 0; form < form_count(); form++)
             for (int here = 0; here < 2; here++) {
                 CUgraph graph;
-                CUgraphExec exec;
                 if (!strstr(forms[form].name, "async")) continue;
                 fill(1, blocks[3], 9);
                 fill(0, blocks[0], 255);
@@ -274,9 +280,7 @@ static void captured(void)
                 CHECK(cuStreamBeginCapture_v2(streams[here], form % 3));
                 CHECK(forms[form].copy(blocks[0], blocks[3], streams[here]));
                 CHECK(cuStreamEndCapture(streams[here], &graph));
-                CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-                CHECK(cuGraphLaunch(exec, streams[here]));
-                finish();
+                launch(graph, streams[here]);
                 holds(forms[form].name, blocks[0], 9, PITCH * ROWS);
             }
         /* Memory that the pools obtain later can be copied as well. */
@@ -292,7 +296,6 @@ static void nodes(void)
         for (int here = 0; here < 2; here++) {
             CUgraph graph;
             CUgraphNode node;
-            CUgraphExec exec;
             CUDA_MEMCPY3D box = slices(to, from, DEVICE);
             CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .u.copy = {.context = contexts[here], .params = box}};
             fill(1, from, 12);
@@ -301,9 +304,7 @@ static void nodes(void)
             CHECK(cuGraphCreate(&graph, 0));
             if (generic) CHECK(cuGraphAddNode(&node, graph, NULL, 0, &parameters));
             else CHECK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &box, contexts[here]));
-            CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-            CHECK(cuGraphLaunch(exec, streams[1 - here]));
-            finish();
+            launch(graph, streams[1 - here]);
             holds("node", to, 12, PITCH * ROWS);
         }
 }
@@ -322,23 +323,18 @@ static void apart(void)
     for (int here = 0; here < 2; here++) {
         CUgraph graph;
         CUgraphNode node;
-        CUgraphExec exec;
         CUDA_MEMCPY3D box = slices(to, from, DEVICE);
         fill(1, from, (unsigned char)(20 + here));
         use(here);
         done_or_refused(cuMemcpyBatchAsync_v2(&second, &from, &size, 1, NULL, NULL, 0, streams[here]));
         CHECK(cuGraphCreate(&graph, 0));
         done_or_refused(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &box, contexts[here]));
-        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-        CHECK(cuGraphLaunch(exec, streams[here]));
-        finish();
+        launch(graph, streams[here]);
         use(here);
         CHECK(cuStreamBeginCapture_v2(streams[here], CU_STREAM_CAPTURE_MODE_RELAXED));
         done_or_refused(cuMemcpyAsync(to, from, SIZE, streams[here]));
         CHECK(cuStreamEndCapture(streams[here], &graph));
-        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-        CHECK(cuGraphLaunch(exec, streams[here]));
-        finish();
+        launch(graph, streams[here]);
         use(here);
         CHECK(cuMemcpyAsync(to, from, SIZE, streams[here]));
         finish();
@@ -352,8 +348,7 @@ static void enable(void)
     const size_t size = 32 * MIB; /* a larger block would be an allocation of the driver */
     CUdeviceptr blocks[BLOCKS], mine[PEERS + 1];
     open_devices(PEERS + 1);
-    use(0);
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], size));
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = allocate_on(0, size);
     for (int i = 1; i <= PEERS; i++) mine[i] = allocate_on(i, MIB);
     uint64_t before = simgpu_calls("cuMemSetAccess");
     for (int i = 1; i <= PEERS; i++) {

@@ -14,19 +14,20 @@ static void use(int device) { CHECK(cuCtxSetCurrent(contexts[device])); }
 static void open_devices(int count)
 {
     CHECK(cuInit(0));
-    for (int i = 0; i < count; i++) {
-        CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i));
-        use(i);
-        streams[i] = new_stream(NON_BLOCKING);
-    }
+    for (int i = 0; i < count; i++) contexts[i] = use_device(i), streams[i] = new_stream(NON_BLOCKING);
 }
 
 static CUdeviceptr allocate_on(int device, size_t size)
 {
-    CUdeviceptr address;
     use(device);
-    CHECK(cuMemAlloc_v2(&address, size));
-    return address;
+    return linear_memory(size);
+}
+
+static bool can_be_peers(void)
+{
+    int can;
+    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
+    return can;
 }
 
 static void finish(void)

@@ -38,13 +38,7 @@ tests! {
 
 #[test]
 fn copies_between_devices_need_no_peer_access() {
-    for scene in [
-        "all",
-        "others",
-        "first-attributed",
-        "first-box-batch",
-        "first-box-attributed",
-    ] {
+    for scene in "all others first-attributed first-box-batch first-box-attributed".split(' ') {
         play(|| program("copies", scene));
     }
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
@@ -67,17 +61,7 @@ fn copies_in_graphs() {
 
 #[test]
 fn a_node_of_a_graph_that_gets_another_copy() {
-    let scenes = [
-        "copy",
-        "elsewhere",
-        "nowhere",
-        "any",
-        "any_v2",
-        "run_copy",
-        "run_any",
-        "batch",
-    ];
-    for scene in scenes {
+    for scene in "copy elsewhere nowhere any any_v2 run_copy run_any batch".split(' ') {
         for peers in ["1", "0"] {
             play(|| program("nodes", scene).env("SIMGPU_PEERS", peers));
         }
@@ -86,16 +70,10 @@ fn a_node_of_a_graph_that_gets_another_copy() {
 
 #[test]
 fn peer_access_costs_few_calls_and_is_granted_once() {
-    let finished = program("copies", "enable")
-        .sim("64GiB", 4)
-        .strategy(AUTO_GROWTH)
-        .run()
-        .ok();
-    let calls: Vec<u64> = finished
-        .stdout
-        .split_whitespace()
-        .map(|number| number.parse().expect("a number"))
-        .collect();
+    let job = program("copies", "enable").sim("64GiB", 4).strategy(AUTO_GROWTH);
+    let told = job.run().ok().stdout;
+    let numbers = told.split_whitespace();
+    let calls: Vec<u64> = numbers.map(|number| number.parse().expect("a number")).collect();
     assert!((3..=12).contains(&calls[0]), "{calls:?} calls for three peers");
     assert_eq!(calls[1], 0, "calls after access was disabled and enabled again");
 }
@@ -107,18 +85,16 @@ fn memory_is_not_mapped_if_network_cards_could_not_register_it() {
     let without_module = || program("copies", "all").strategy(AUTO_GROWTH).env("SIMGPU_DMABUF", "0");
     let with_module = |dmabuf: &str| without_module().preload(module()).env("SIMGPU_DMABUF", dmabuf);
     let warnings = |job: Job| {
-        let said = job.run().ok().said();
-        said.into_iter()
-            .filter(|(_, text)| text.contains("nvidia_peermem"))
-            .count()
+        let said = job.run().ok().said().into_iter();
+        said.filter(|(_, text)| text.contains("nvidia_peermem")).count()
     };
     assert_eq!(warnings(with_module("0")), 3, "told once for each device");
     assert_eq!((warnings(with_module("1")), warnings(without_module())), (0, 0));
     // A job that maps memory learns that this fails.
     let maps = |job: Job| {
         let said = job.env("SIMGPU_FAULTS", "cuMemMap:1+=801").run().ok().said();
-        said.iter()
-            .any(|(_, text)| text.contains("virtual memory management fails"))
+        let words = "virtual memory management fails";
+        said.iter().any(|(_, text)| text.contains(words))
     };
     assert!(!maps(with_module("0")) && maps(with_module("1")) && maps(without_module()));
 }

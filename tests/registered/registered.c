@@ -27,14 +27,6 @@ static uint64_t attribute(int which, CUdeviceptr address)
     return one[0];
 }
 
-static CUcontext on_device(int device)
-{
-    CUcontext other;
-    CHECK(cuDevicePrimaryCtxRetain(&other, device));
-    CHECK(cuCtxSetCurrent(other));
-    return other;
-}
-
 /* behind_the_end_of_alloc and access_of_alloc in tests/assumptions, on an H200. */
 static void ends(void)
 {
@@ -86,13 +78,13 @@ static void access(void)
     begin();
     CUdeviceptr block = linear_memory(SIZE);
     THAT(attribute(ACCESS_FLAGS, block) == 3);
-    on_device(1);
+    use_device(1);
     THAT(attribute(ACCESS_FLAGS, block) == 0);
     CHECK(cuCtxEnablePeerAccess(context, 0));
     THAT(attribute(ACCESS_FLAGS, block) == 3);
-    on_device(2);
+    use_device(2);
     THAT(attribute(ACCESS_FLAGS, block) == 0);
-    on_device(1);
+    use_device(1);
     CHECK(cuCtxDisablePeerAccess(context));
     THAT(attribute(ACCESS_FLAGS, block) == 0);
 }
@@ -102,7 +94,7 @@ static void already(void)
     __typeof__(&cuCtxEnablePeerAccess) unseen = of_the_driver("cuCtxEnablePeerAccess");
     begin();
     CUdeviceptr block = linear_memory(SIZE);
-    on_device(1);
+    use_device(1);
     CHECK(unseen(context, 0));
     EXPECT(cuCtxEnablePeerAccess(context, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     THAT(attribute(ACCESS_FLAGS, block) == 3);
@@ -114,11 +106,11 @@ static void afresh(void)
     begin();
     CUdeviceptr block = linear_memory(SIZE);
     for (int round = 0; round < 3; round++) {
-        on_device(1);
+        use_device(1);
         CHECK(cuCtxEnablePeerAccess(context, 0));
         THAT(attribute(ACCESS_FLAGS, block) == 3);
         CHECK(cuDevicePrimaryCtxReset_v2(1));
-        on_device(1);
+        use_device(1);
         THAT(attribute(ACCESS_FLAGS, block) == 0);
     }
 }

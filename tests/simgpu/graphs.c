@@ -7,6 +7,7 @@
  *   graphs update        cuGraphExecUpdate takes another graph's parameters, and names what differs
  *   graphs events        nodes that record an event and wait for one */
 #include "delayed.h"
+#include "more_api.h"
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode, CUgraph *);
@@ -15,13 +16,9 @@ CUresult cuGraphConditionalHandleCreate(unsigned long long *, CUgraph, CUcontext
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode, CUDA_MEMSET_NODE_PARAMS *);
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *);
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode, CUDA_MEMCPY3D *);
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode, const CUDA_MEMCPY3D *);
 CUresult cuGraphHostNodeGetParams(CUgraphNode, CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphHostNodeSetParams(CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuGraphNodeSetParams(CUgraphNode, CUgraphNodeParams *);
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_MEMSET_NODE_PARAMS *, CUcontext);
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_MEMCPY3D *, CUcontext);
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec, CUgraphNode, CUgraph);
 CUresult cuGraphNodeSetEnabled(CUgraphExec, CUgraphNode, unsigned);
@@ -33,9 +30,6 @@ CUresult cuGraphAddEventRecordNode(CUgraphNode *, CUgraph, const CUgraphNode *, 
 CUresult cuGraphAddEventWaitNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUevent);
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode, CUevent *);
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode, CUevent);
-CUresult cuModuleLoadData(CUmodule *, const void *);
-CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 
 enum { BYTES = 4096, IF = 0, WHILE = 1, SWITCH = 2 };
 
@@ -55,12 +49,7 @@ static CUgraphNode fill(CUgraph graph, size_t at, unsigned value)
     return node;
 }
 
-static unsigned char byte(size_t at)
-{
-    unsigned char value;
-    CHECK(cuMemcpyDtoH_v2(&value, memory + at, 1));
-    return value;
-}
+static int byte(size_t at) { return byte_at(memory + at); }
 
 static CUgraph new_graph(void)
 {
@@ -370,6 +359,6 @@ int main(int argc, char **argv)
     };
     begin();
     stream = new_stream(NON_BLOCKING);
-    CHECK(cuMemAlloc_v2(&memory, BYTES));
+    memory = linear_memory(BYTES);
     return PLAY(scenes, argc, argv);
 }

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{
-    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_all_agree, client, in_path, left_out,
-    root, scratch, simulated, tests,
+    AUTO_GROWTH, Fields, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_all_agree, assert_fields, client,
+    in_path, left_out, root, scratch, simulated, tests,
 };
 
 fn alone_and_under_each(job: impl Fn() -> Job) {
@@ -76,17 +76,11 @@ fn the_runtime_too_says_so() {
 fn a_request_that_fits_into_no_number_is_recorded_as_it_failed() {
     let path = client("simgpu/refusals.c", "simgpu_refusals", &["libcuda.so.1"]);
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
-        let finished = Job::new(&path)
-            .sim("1GiB", 2)
-            .args(["pitched"])
-            .strategy(strategy)
-            .run()
-            .ok();
-        let job = finished.inspect();
-        assert_eq!(job["damaged"], 0, "{strategy:?}");
-        assert_eq!(job["failures"], 1, "{strategy:?}");
+        let job = Job::new(&path).sim("1GiB", 2).args(["pitched"]);
+        let job = job.strategy(strategy).run().ok().inspect();
+        let wanted = json!({"damaged": 0, "failures": 1, "live": []});
+        assert_fields(&job, wanted, strategy.name);
         assert_eq!(job["failed"][0]["last_size"], u64::MAX, "{strategy:?}");
-        assert_eq!(job["live"], serde_json::json!([]), "{strategy:?}");
     }
 }
 
@@ -97,15 +91,10 @@ tests! {
     memory_that_went_with_its_context_is_neither_filled_nor_copied => refusals("gone", |job| job);
 }
 
-fn on_one_host(job: Job) -> Job {
-    let state = job.folder().join("gpu");
-    job.env("SIMGPU_STATE", state)
-}
-
 tests! {
-    blocks_of_one_page_can_all_be_shared_with_another_process => refusals("neighbours", on_one_host);
+    blocks_of_one_page_can_all_be_shared_with_another_process => refusals("neighbours", Job::on_one_host);
     memory_of_another_process_needs_a_peer_if_it_is_on_another_device =>
-        refusals("strangers", |job| on_one_host(job).env("SIMGPU_PEERS", "0"));
+        refusals("strangers", |job| job.on_one_host().env("SIMGPU_PEERS", "0"));
     a_pool_grants_its_memory_to_other_devices => everywhere("pools.c", "access", |job| job);
     pools_of_the_host_take_nothing_of_a_device => everywhere("pools.c", "host", |job| job);
 }
@@ -142,20 +131,17 @@ fn fresh_memory_has_the_bytes_that_a_setting_names() {
 #[test]
 fn memory_of_another_processes_pool_is_known_and_not_charged() {
     let path = client("simgpu/pools.c", "simgpu_pools", &["libcuda.so.1"]);
-    let job = || on_one_host(Job::new(&path).sim("1GiB", 2).args(["processes"]));
+    let job = || Job::new(&path).sim("1GiB", 2).args(["processes"]).on_one_host();
     job().alone().run().ok();
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let finished = job().strategy(strategy).run().ok();
-        let [during, after] = &finished.json()[..] else {
-            panic!("two checkpoints")
-        };
         let imported = |line: &Value| {
-            let rows = line["account"]["totals"].list().clone();
-            let its = rows.into_iter().find(|row| row["class"] == "imported");
+            let mut rows = line["account"]["totals"].list().iter();
+            let its = rows.find(|row| row["class"] == "imported");
             its.map_or(0, |row| row["requested"]["current"].number())
         };
-        assert_eq!(imported(during), 384 * MIB, "{strategy:?}");
-        assert_eq!(imported(after), 0, "{strategy:?}");
+        let told: Vec<u64> = finished.json().iter().map(imported).collect();
+        assert_eq!(told, [384 * MIB, 0], "{strategy:?}");
     }
 }
 
@@ -177,7 +163,7 @@ tests! {
         job.env("SIMGPU_FAULTS", faults)
     });
     under_mps_the_server_has_the_memory_of_its_clients => nvml("served", |job| job.env("SIMGPU_MPS", "4711"));
-    a_process_lives_as_long_as_one_of_its_threads => nvml("leader", on_one_host);
+    a_process_lives_as_long_as_one_of_its_threads => nvml("leader", Job::on_one_host);
 }
 
 /// In a container NVML tells ids of the host ("always", nvidia-docker#1483).
@@ -192,7 +178,7 @@ fn nvml_tells_process_ids_of_the_host() {
     let job = || {
         let script =
             "mkdir $SIMGPU_HOSTPROC && mount --bind /proc $SIMGPU_HOSTPROC && exec unshare -pf --mount-proc $0 host";
-        let job = on_one_host(Job::new("unshare").sim("1GiB", 2));
+        let job = Job::new("unshare").sim("1GiB", 2).on_one_host();
         let host = job.folder().join("host");
         let job = job.env("SIMGPU_HOSTPROC", host);
         job.args(["-m", "bash", "-c", script]).args([&path])
@@ -219,22 +205,18 @@ fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
     let folder = scratch("valgrind");
     std::fs::create_dir_all(&folder).expect("a folder");
     let library = folder.join("libvramshim.so");
-    let stripped = Command::new("strip")
-        .arg("-g")
-        .arg("-o")
-        .args([&library, &support::library()])
-        .status();
+    let mut strip = Command::new("strip");
+    let stripped = strip.args(["-g", "-o"]).args([&library, &support::library()]).status();
     assert!(stripped.expect("strip, of binutils").success());
     let suppressions = format!("--suppressions={}", root().join("tests/simgpu/valgrind.supp").display());
-    let options = [
-        "-q",
-        "--error-exitcode=9",
-        "--leak-check=full",
-        "--show-leak-kinds=all",
-        "--errors-for-leak-kinds=none",
-    ];
+    let options =
+        "-q --error-exitcode=9 --leak-check=full --show-leak-kinds=all --errors-for-leak-kinds=none".split(' ');
     let report = |strategy: Option<Strategy>, more: &[&str]| {
-        let job = Job::new("valgrind").alone().sim("1GiB", 2).args(options).args(more);
+        let job = Job::new("valgrind")
+            .alone()
+            .sim("1GiB", 2)
+            .args(options.clone())
+            .args(more);
         let job = job.args([&path]).args(["textures"]);
         let job = match strategy {
             Some(strategy) => job.strategy(strategy).preload(library.clone()),
@@ -242,14 +224,12 @@ fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
         };
         job.run().ok().stderr
     };
-    assert_eq!(
-        leaks_of(&report(None, &[&suppressions]), "libvramshim.so"),
-        Vec::<&str>::new()
-    );
+    let alone = report(None, &[&suppressions]);
+    assert_eq!(leaks_of(&alone, "libvramshim.so"), [""; 0]);
     assert!(!leaks_of(&report(Some(AUTO_GROWTH), &[]), "libvramshim.so").is_empty());
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH] {
         let report = report(Some(strategy), &[&suppressions]);
-        assert_eq!(leaks_of(&report, "libvramshim.so"), Vec::<&str>::new(), "{strategy:?}");
+        assert_eq!(leaks_of(&report, "libvramshim.so"), [""; 0], "{strategy:?}");
         // The file leaves out what the library asked for, and no more: the simulated driver's own memory is there.
         assert!(!leaks_of(&report, "libcuda.so").is_empty(), "{strategy:?}");
     }
@@ -259,9 +239,8 @@ fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
 fn leaks_of<'a>(report: &'a str, object: &str) -> Vec<&'a str> {
     let asked = |leak: &str| {
         let mut frames = leak.lines().filter(|line| line.contains(": "));
-        frames
-            .find(|line| !line.contains("vgpreload"))
-            .is_some_and(|line| line.contains(object))
+        let first = frames.find(|line| !line.contains("vgpreload"));
+        first.is_some_and(|line| line.contains(object))
     };
     report.split("loss record").skip(1).filter(|leak| asked(leak)).collect()
 }

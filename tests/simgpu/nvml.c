@@ -108,6 +108,13 @@ static void begin(void)
     CHECK(((CUresult(*)(CUcontext))function("cuCtxSetCurrent"))(context));
 }
 
+static void hold(size_t bytes)
+{
+    CUdeviceptr address;
+    begin();
+    CHECK(((CUresult(*)(CUdeviceptr *, size_t))function("cuMemAlloc_v2"))(&address, bytes));
+}
+
 static struct process listed(Device device, unsigned wanted)
 {
     struct process list[4] = {0};
@@ -160,13 +167,6 @@ static void utilisation(void)
     THAT(rates.gpu == 40);
     samples.version = 0;
     EXPECT(nvmlDeviceGetProcessesUtilizationInfo(device, &samples), VERSION_MISMATCH);
-}
-
-static void hold(size_t bytes)
-{
-    CUdeviceptr address;
-    begin();
-    CHECK(((CUresult(*)(CUdeviceptr *, size_t))function("cuMemAlloc_v2"))(&address, bytes));
 }
 
 static void errors(void)
@@ -234,12 +234,9 @@ static void sees(const char *pid)
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "sees")) return sees(argv[2]), 0;
-    if (argc == 2 && !strcmp(argv[1], "errors")) return errors(), 0;
-    if (argc == 2 && !strcmp(argv[1], "served")) return served(), 0;
-    if (argc == 2 && !strcmp(argv[1], "host")) return host(), 0;
-    if (argc == 2 && !strcmp(argv[1], "leader")) return leader(), 0;
-    if (argc == 2 && !strcmp(argv[1], "figures")) return figures(), 0;
-    if (argc == 2 && !strcmp(argv[1], "processes")) return processes(), 0;
-    if (argc == 2 && !strcmp(argv[1], "utilisation")) return utilisation(), 0;
-    return 2;
+    static const struct scene scenes[] = {
+        {"figures", figures}, {"processes", processes}, {"utilisation", utilisation}, {"errors", errors},
+        {"served", served}, {"host", host}, {"leader", leader},
+    };
+    return PLAY(scenes, argc, argv);
 }

@@ -7,6 +7,7 @@
  *   objects launches    cuLaunchGrid and its relatives become nodes of a capture; modules that are linked from files
  *   objects many        70,000 blocks come and go without a mapping for each (vm.max_map_count) */
 #include "delayed.h"
+#include "more_api.h"
 
 typedef struct Reference *CUtexref;
 CUresult cuTexObjectCreate(uint64_t *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *, const CUDA_RESOURCE_VIEW_DESC *);
@@ -17,9 +18,6 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *, uint64_t);
 CUresult cuSurfObjectCreate(uint64_t *, const CUDA_RESOURCE_DESC *);
 CUresult cuSurfObjectDestroy(uint64_t);
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *, uint64_t);
-CUresult cuModuleLoadData(CUmodule *, const void *);
-CUresult cuModuleUnload(CUmodule);
-CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
 CUresult cuModuleGetTexRef(CUtexref *, CUmodule, const char *);
 CUresult cuModuleGetSurfRef(CUtexref *, CUmodule, const char *);
 CUresult cuTexRefSetAddress_v2(size_t *, CUtexref, CUdeviceptr, size_t);
@@ -42,7 +40,6 @@ CUresult cuFuncSetBlockShape(CUfunction, int, int, int);
 CUresult cuFuncSetSharedSize(CUfunction, unsigned);
 CUresult cuParamSetSize(CUfunction, unsigned);
 CUresult cuLaunchGridAsync(CUfunction, int, int, CUstream);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuLinkCreate_v2(unsigned, int *, void **, void **);
 CUresult cuLinkAddFile_v2(void *, int, const char *, unsigned, int *, void **);
 CUresult cuLinkDestroy(void *);
@@ -64,17 +61,15 @@ static CUarray new_array(size_t width, size_t height)
 static void textures(void)
 {
     uint64_t object, surface;
-    CUdeviceptr small, address;
     CUDA_RESOURCE_DESC told, given;
     CUDA_TEXTURE_DESC texture = {.filterMode = 1, .maxAnisotropy = 4}, told_texture;
     /* The driver's memory is aligned for textures, so a policy's blocks are, also small ones (cuda.h 13.0:22898). */
     for (int i = 0; i < 64; i++) {
-        CHECK(cuMemAlloc_v2(&small, (size_t)i * 24 + 4));
-        given = linear(small, (size_t)i * 24 + 4);
+        given = linear(linear_memory((size_t)i * 24 + 4), (size_t)i * 24 + 4);
         CHECK(cuTexObjectCreate(&object, &given, &texture, NULL));
         CHECK(cuTexObjectDestroy(object));
     }
-    CHECK(cuMemAlloc_v2(&address, ANY));
+    CUdeviceptr address = linear_memory(ANY);
     given = linear(address, ANY);
     CHECK(cuTexObjectCreate(&object, &given, &texture, NULL));
     CHECK(cuTexObjectGetResourceDesc(&told, object));
@@ -170,14 +165,13 @@ static void arrays(void)
 {
     char given[256], told[256];
     CUarray one = new_array(64, 0), other = new_array(64, 0);
-    CUdeviceptr address;
+    CUdeviceptr address = linear_memory(256);
     CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < 256; i++) given[i] = (char)i;
     CHECK(cuMemcpyHtoA_v2(one, 0, given, 256));
     CHECK(cuMemcpyAtoA_v2(other, 128, one, 0, 64));
     CHECK(cuMemcpyAtoH_v2(told, other, 128, 64));
     THAT(!memcmp(told, given, 64));
-    CHECK(cuMemAlloc_v2(&address, 256));
     CHECK(cuMemcpyAtoD_v2(address, one, 64, 64));
     CHECK(cuMemcpyDtoA_v2(other, 0, address, 64));
     CHECK(cuMemcpyAtoHAsync_v2(told, other, 0, 64, stream));
@@ -221,28 +215,16 @@ static void launches(void)
     CHECK(cuLinkDestroy(link));
 }
 
-static int mappings(void)
-{
-    FILE *maps = fopen("/proc/self/maps", "r");
-    int lines = 0, byte;
-    while ((byte = fgetc(maps)) != EOF) lines += byte == '\n';
-    fclose(maps);
-    return lines;
-}
-
 static void many(void)
 {
     enum { BLOCKS = 70000, BYTES = 70000 };
     static CUdeviceptr blocks[BLOCKS];
-    unsigned char byte = 1;
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], BYTES));
+    for (int i = 0; i < BLOCKS; i++) blocks[i] = linear_memory(BYTES);
     for (int i = 0; i < BLOCKS; i += 2) {
         CHECK(cuMemsetD8_v2(blocks[i], 1, 1));
         CHECK(cuMemFree_v2(blocks[i]));
     }
-    CHECK(cuMemAlloc_v2(&blocks[0], BYTES));
-    CHECK(cuMemcpyDtoH_v2(&byte, blocks[0], 1));
-    THAT(byte == 0); /* freed memory is given back to the host */
+    THAT(byte_at(linear_memory(BYTES)) == 0); /* freed memory is given back to the host */
     THAT(mappings() < 1000);
 }
 

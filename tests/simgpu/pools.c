@@ -4,10 +4,7 @@
  *   pools host        pools of the host; attributes of reuse; pools with a maximum
  *   pools destroyed   a destroyed pool keeps its memory until the last of its allocations is freed
  *   pools processes   a pool and its memory are shared with another process, in which they are known and not charged */
-#include "delayed.h"
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "two_processes.h"
 
 CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t);
 CUresult cuMemPoolGetAccess(int *, CUmemoryPool, CUmemLocation *);
@@ -45,14 +42,12 @@ static void access_scene(void)
 {
     CUmemoryPool pool = new_pool(first, 0, 0), of_second = new_pool(second, 0, 0);
     CUdeviceptr there, here = from(pool, MIB);
-    CUcontext other;
     CUmemAccessDesc grant = {second, RW};
     THAT(access_of(pool, first) == RW && access_of(pool, second) == 0 && access_of(pool, host) == 0);
     CHECK(cuMemPoolSetAccess(pool, &grant, 1));
     THAT(access_of(pool, second) == RW);
     CHECK(cuMemsetD8_v2(here, 7, MIB));
-    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
-    CHECK(cuCtxSetCurrent(other));
+    CUcontext other = use_device(1);
     there = from(of_second, MIB);
     CHECK(cuMemcpyDtoD_v2(there, here, MIB));
     THAT(byte_at(there) == 7);
@@ -117,12 +112,6 @@ static int receive_descriptor(int socket)
     return fd;
 }
 
-static void wait_for(int socket)
-{
-    char byte;
-    THAT(read(socket, &byte, 1) == 1);
-}
-
 static void owns(int socket)
 {
     begin();
@@ -143,8 +132,10 @@ static void owns(int socket)
     CHECK(cuCtxSynchronize());
 }
 
+/* The owner has no limit, and the importer one of 256 MiB. */
 static void imports(int socket)
 {
+    setenv("VRAMSHIM_MEMORY_LIMIT", "256MiB", 1);
     int fd = receive_descriptor(socket);
     struct message message;
     THAT(read(socket, &message, sizeof message) == sizeof message);
@@ -162,8 +153,7 @@ static void imports(int socket)
     CHECK(cuMemsetD8_v2(address + message.size - 1, 9, 1));
     THAT(free_memory() == before);
     checkpoint();
-    CHECK(cuMemAlloc_v2(&own, 200 * (size_t)MIB)); /* within a limit of 256 MiB */
-    CHECK(cuMemFree_v2(own));
+    CHECK(cuMemFree_v2(linear_memory(200 * (size_t)MIB))); /* within a limit of 256 MiB */
     CHECK(cuMemFree_v2(address));
     EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemPoolImportPointer(&address, pool, message.data));
@@ -172,21 +162,10 @@ static void imports(int socket)
     *count_of(0, IMPORTED) -= (long long)message.size;
     CHECK(cuMemPoolDestroy(pool));
     checkpoint();
-    THAT(write(socket, "", 1) == 1);
+    tell(socket);
 }
 
-/* The owner has no limit, and the importer one of 256 MiB. */
-static void processes(void)
-{
-    int sockets[2], status;
-    THAT(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-    pid_t child = fork();
-    if (child == 0) return close(sockets[0]), owns(sockets[1]);
-    close(sockets[1]);
-    setenv("VRAMSHIM_MEMORY_LIMIT", "256MiB", 1);
-    imports(sockets[0]);
-    THAT(waitpid(child, &status, 0) == child && status == 0);
-}
+static void shared(void) { processes(owns, imports); }
 
 /* cuda.h 13.0:13558 */
 static void destroyed(void)
@@ -226,7 +205,9 @@ static void destroyed(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"access", access_scene}, {"host", host_scene}, {"processes", processes}, {"destroyed", destroyed}};
+    static const struct scene scenes[] = {
+        {"access", access_scene}, {"host", host_scene}, {"processes", shared}, {"destroyed", destroyed},
+    };
     if (argc == 2 && strcmp(argv[1], "processes")) begin();
     return PLAY(scenes, argc, argv);
 }

@@ -8,14 +8,8 @@
  *   refusals gone         fills and copies of memory that was freed, or whose context was destroyed
  *   refusals neighbours   two blocks of one page are shared with another process
  *   refusals strangers    memory of a device is opened on one that is no peer */
-#include "delayed.h"
-#include <dlfcn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "two_processes.h"
 
-CUresult cuMemHostAlloc(void **, size_t, unsigned);
-CUresult cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *);
 CUresult cuMemAdvise(CUdeviceptr, size_t, int, int), cuMemAdvise_v2(CUdeviceptr, size_t, int, CUmemLocation);
 CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, int, CUstream);
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream);
@@ -172,32 +166,33 @@ static void reserved(void)
     CHECK(cuMemRelease(handle));
 }
 
-/* ---- processes: the other one is forked before either calls the driver */
-
 enum { BLOCKS = 4 };
 static const size_t bytes_of[BLOCKS] = {1000, 100000, 700, 3 << 20};
 
-static void wait_for(int socket)
+static CUdeviceptr filled(size_t size, int value)
 {
-    char byte;
-    THAT(read(socket, &byte, 1) == 1);
+    CUdeviceptr block = linear_memory(size);
+    CHECK(cuMemsetD8_v2(block, (unsigned char)value, size));
+    return block;
 }
-static void tell(int socket) { THAT(write(socket, "", 1) == 1); }
+
+static void share(int socket, const CUdeviceptr *blocks)
+{
+    CUipcMemHandle handles[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) CHECK(cuIpcGetMemHandle(&handles[i], blocks[i]));
+    THAT(write(socket, handles, sizeof handles) == sizeof handles);
+    wait_for(socket);
+}
 
 static void owns(int socket)
 {
     CUdeviceptr blocks[BLOCKS], between[BLOCKS];
-    CUipcMemHandle handles[BLOCKS];
     begin();
     for (int i = 0; i < BLOCKS; i++) {
-        CHECK(cuMemAlloc_v2(&blocks[i], bytes_of[i]));
-        CHECK(cuMemsetD8_v2(blocks[i], (unsigned char)(0x10 + i), bytes_of[i]));
-        CHECK(cuMemAlloc_v2(&between[i], 300)); /* not shared */
-        CHECK(cuMemsetD8_v2(between[i], (unsigned char)(0x20 + i), 300));
+        blocks[i] = filled(bytes_of[i], 0x10 + i);
+        between[i] = filled(300, 0x20 + i); /* not shared */
     }
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuIpcGetMemHandle(&handles[i], blocks[i]));
-    THAT(write(socket, handles, sizeof handles) == sizeof handles);
-    wait_for(socket);
+    share(socket, blocks);
     for (int i = 0; i < BLOCKS; i++) {
         THAT(byte_at(blocks[i]) == 0x10 + i && byte_at(blocks[i] + bytes_of[i] - 1) == 0x50 + i);
         THAT(byte_at(between[i]) == 0x20 + i && byte_at(between[i] + 299) == 0x20 + i);
@@ -207,13 +202,8 @@ static void owns(int socket)
     wait_for(socket); /* all are closed */
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
     for (int i = 0; i < BLOCKS; i++) THAT(byte_at(between[i]) == 0x20 + i);
-    for (int i = BLOCKS - 1; i >= 0; i--) {
-        CHECK(cuMemAlloc_v2(&blocks[i], bytes_of[i]));
-        CHECK(cuMemsetD8_v2(blocks[i], (unsigned char)(0x60 + i), bytes_of[i]));
-    }
-    for (int i = 0; i < BLOCKS; i++) CHECK(cuIpcGetMemHandle(&handles[i], blocks[i]));
-    THAT(write(socket, handles, sizeof handles) == sizeof handles);
-    wait_for(socket);
+    for (int i = BLOCKS - 1; i >= 0; i--) blocks[i] = filled(bytes_of[i], 0x60 + i);
+    share(socket, blocks);
 }
 
 static void open_all(int socket, CUdeviceptr *blocks)
@@ -249,11 +239,9 @@ static void imports(int socket)
 
 static void gives(int socket)
 {
-    CUdeviceptr block;
     CUipcMemHandle handle;
     begin();
-    CHECK(cuMemAlloc_v2(&block, 3 * MIB));
-    CHECK(cuIpcGetMemHandle(&handle, block));
+    CHECK(cuIpcGetMemHandle(&handle, linear_memory(3 * MIB)));
     THAT(write(socket, &handle, sizeof handle) == sizeof handle);
     wait_for(socket);
 }
@@ -263,11 +251,9 @@ static void is_refused(int socket)
 {
     CUdeviceptr block;
     CUipcMemHandle handle;
-    CUcontext other;
     begin();
     THAT(read(socket, &handle, sizeof handle) == sizeof handle);
-    CHECK(cuDevicePrimaryCtxRetain(&other, 1));
-    CHECK(cuCtxSetCurrent(other));
+    use_device(1);
     EXPECT(cuIpcOpenMemHandle_v2(&block, handle, 1), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuIpcOpenMemHandle_v2(&block, handle, 1));
@@ -281,12 +267,11 @@ static void gone(void)
 {
     enum { DEVICE_MEMORY = 2 };
     static const size_t sizes_of[] = {4096, 3 * MIB, 96 * MIB};
-    CUdeviceptr blocks[3], live;
+    CUdeviceptr blocks[3], live = linear_memory(MIB);
     CUcontext other;
     char bytes[512] = {0};
-    CHECK(cuMemAlloc_v2(&live, MIB));
     CHECK(cuCtxCreate_v2(&other, 0, 0));
-    for (int i = 0; i < 3; i++) CHECK(cuMemAlloc_v2(&blocks[i], sizes_of[i]));
+    for (int i = 0; i < 3; i++) blocks[i] = linear_memory(sizes_of[i]);
     CHECK(cuCtxDestroy_v2(other));
     CHECK(cuCtxSetCurrent(context));
     for (int i = 0; i < 3; i++) {
@@ -307,16 +292,6 @@ static void gone(void)
     NOTHING_THERE(cuMemFree_v2(blocks[2]));
 }
 
-static void processes(void (*one)(int), void (*other)(int))
-{
-    int sockets[2], status;
-    THAT(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-    pid_t child = fork();
-    if (child == 0) return close(sockets[0]), one(sockets[1]);
-    close(sockets[1]);
-    other(sockets[0]);
-    THAT(waitpid(child, &status, 0) == child && status == 0);
-}
 static void neighbours(void) { processes(owns, imports); }
 static void strangers(void) { processes(gives, is_refused); }
 

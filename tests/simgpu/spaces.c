@@ -8,31 +8,6 @@
 
 enum { GRANULE = 2 * MIB, RESERVATIONS = 100000 };
 
-static int mappings(void)
-{
-    FILE *file = fopen("/proc/self/maps", "r");
-    int lines = 0, byte;
-    THAT(file);
-    while ((byte = getc(file)) != EOF) lines += byte == '\n';
-    fclose(file);
-    return lines;
-}
-
-static CUmemGenericAllocationHandle new_handle(size_t size)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CHECK(cuMemCreate(&handle, size, &properties, 0));
-    return handle;
-}
-
-static void map(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle)
-{
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CHECK(cuMemMap(address, size, 0, handle, 0));
-    CHECK(cuMemSetAccess(address, size, &access, 1));
-}
-
 static void unmap(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle)
 {
     CHECK(cuMemUnmap(address, size));
@@ -49,8 +24,8 @@ static void many(void)
         for (int i = 0; i < RESERVATIONS; i++) CHECK(cuMemAddressReserve(&at[i], GRANULE, 0, 0, 0));
         THAT(mappings() < before + 100);
         for (int i = 0; i < MAPPED; i++) {
-            handles[i] = new_handle(GRANULE);
-            map(at[i * STEP], GRANULE, handles[i]);
+            handles[i] = physical_memory(GRANULE);
+            map_memory(at[i * STEP], GRANULE, handles[i]);
             CHECK(cuMemsetD8_v2(at[i * STEP], (unsigned char)i, GRANULE));
         }
         for (int i = 0; i < MAPPED; i++) {
@@ -84,15 +59,15 @@ static void joined(void)
     THAT(other % GIB == 0);
     CHECK(cuMemAddressFree(other, GRANULE));
     /* Memory that was written there before is not seen again. */
-    CUmemGenericAllocationHandle handle = new_handle(GRANULE);
-    map(whole, GRANULE, handle);
+    CUmemGenericAllocationHandle handle = physical_memory(GRANULE);
+    map_memory(whole, GRANULE, handle);
     CHECK(cuMemsetD8_v2(whole, 9, GRANULE));
     unmap(whole, GRANULE, handle);
     CHECK(cuMemAddressFree(whole, PARTS * (size_t)GRANULE));
     CHECK(cuMemAddressReserve(&whole, GRANULE, 0, least, 0));
     THAT(whole == least);
-    handle = new_handle(GRANULE);
-    map(whole, GRANULE, handle);
+    handle = physical_memory(GRANULE);
+    map_memory(whole, GRANULE, handle);
     THAT(byte_at(whole) == 0);
     unmap(whole, GRANULE, handle);
     CHECK(cuMemAddressFree(whole, GRANULE));
@@ -132,12 +107,12 @@ static void fresh(void)
         }
     CHECK(cuMemAddressReserve(&address, GRANULE, 0, 0, 0));
     for (int turn = 0; turn < 2; turn++) {
-        handle = new_handle(GRANULE);
-        map(address, GRANULE, handle);
+        handle = physical_memory(GRANULE);
+        map_memory(address, GRANULE, handle);
         is_fresh(address, GRANULE);
         /* A handle that is mapped again keeps its bytes. */
         CHECK(cuMemUnmap(address, GRANULE));
-        map(address, GRANULE, handle);
+        map_memory(address, GRANULE, handle);
         THAT(byte_at(address) == 1);
         unmap(address, GRANULE, handle);
     }
@@ -193,7 +168,7 @@ static void pieces(void)
     const size_t mib = 1 << 20;
     for (size_t kind = 0; kind < sizeof all / sizeof *all; kind++) {
         CUdeviceptr blocks[4];
-        for (int i = 0; i < 4; i++) CHECK(cuMemAlloc_v2(&blocks[i], 256 * mib));
+        for (int i = 0; i < 4; i++) blocks[i] = linear_memory(256 * mib);
         CHECK(cuMemFree_v2(blocks[0]));
         CHECK(cuMemFree_v2(blocks[2]));
         EXPECT(all[kind](288 * mib), longer_than_a_hole);

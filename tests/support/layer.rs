@@ -44,10 +44,8 @@ fn built() -> &'static Path {
 impl Job {
     /// Puts the layer before the library: the job calls the layer, and the layer calls the library.
     pub fn under(self, limit: &str, habits: Habits) -> Job {
-        let job = self
-            .preload_in_front(built().join("liblayer.so"))
-            .env("LAYER_LIMIT", limit);
-        habits.iter().fold(job, |job, (name, value)| job.env(name, value))
+        let job = self.preload_in_front(built().join("liblayer.so"));
+        job.env("LAYER_LIMIT", limit).envs(habits)
     }
 
     /// Puts the layer between the library and the simulated driver.
@@ -63,47 +61,33 @@ impl Job {
                 self.env("LD_LIBRARY_PATH", folders).env("LAYER_DRIVER", driver)
             }
         };
-        let job = job.env("LAYER_LIMIT", limit);
-        habits.iter().fold(job, |job, (name, value)| job.env(name, value))
+        job.env("LAYER_LIMIT", limit).envs(habits)
     }
 }
 
-/// The bytes of a device's totals that the layer counts: physical bytes, and requested bytes of stream-ordered memory.
-fn charged(totals: &Value, device: u64, reserved: &dyn Fn(&Value) -> u64, requested: &dyn Fn(&Value) -> u64) -> u64 {
-    let rows = totals.as_array().unwrap_or_else(|| panic!("no totals: {totals}"));
+/// Checks the layer's book against another's totals, of which the layer counts physical bytes, and requested bytes of
+/// stream-ordered memory.
+fn assert_book_is(checkpoint: &Value, teller: &str, bytes: impl Fn(&Value) -> &Value, context: &str) {
+    let limit = checkpoint["layer"]["limit"].number();
+    let rows = checkpoint[teller]["totals"].list();
     let charge = |row: &Value| match row["class"].as_str() {
-        Some("linear" | "pitched" | "managed" | "vmm" | "array") => reserved(row),
-        Some("async") => requested(row),
+        Some("linear" | "pitched" | "managed" | "vmm" | "array") => bytes(&row["reserved"]).number(),
+        Some("async") => bytes(&row["requested"]).number(),
         _ => 0,
     };
-    rows.iter().filter(|row| row["device"] == device).map(charge).sum()
-}
-
-/// The bytes in the layer's book for each device, after a check against its limit.
-fn book(checkpoint: &Value) -> Vec<u64> {
-    let limit = checkpoint["layer"]["limit"].number();
-    let used = checkpoint["layer"]["used"].list();
-    let used: Vec<u64> = used.iter().map(|bytes| bytes.number()).collect();
-    assert!(used.iter().all(|bytes| *bytes <= limit), "{used:?} of {limit}");
-    used
+    for (device, used) in checkpoint["layer"]["used"].list().iter().enumerate() {
+        assert!(used.number() <= limit, "{used} of {limit}");
+        let charged: u64 = rows.iter().filter(|row| row["device"] == device).map(charge).sum();
+        assert_eq!(used.number(), charged, "layer and {teller}, device {device}, {context}");
+    }
 }
 
 /// Checks the layer's book against the simulator's table.
 pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
-    let field = |name: &'static str| move |row: &Value| row[name].number();
-    for (device, used) in (0..).zip(book(checkpoint)) {
-        let truth = &checkpoint["truth"]["totals"];
-        let given = charged(truth, device, &field("reserved"), &field("requested"));
-        assert_eq!(used, given, "layer and simulator, device {device}, {context}");
-    }
+    assert_book_is(checkpoint, "truth", |bytes| bytes, context);
 }
 
 /// Checks the layer's book against the library's ledger.
 pub fn assert_books_agree(checkpoint: &Value, context: &str) {
-    let field = |name: &'static str| move |row: &Value| row[name]["current"].number();
-    for (device, used) in (0..).zip(book(checkpoint)) {
-        let account = &checkpoint["account"]["totals"];
-        let ours = charged(account, device, &field("reserved"), &field("requested"));
-        assert_eq!(used, ours, "layer and library, device {device}, {context}");
-    }
+    assert_book_is(checkpoint, "account", |bytes| &bytes["current"], context);
 }

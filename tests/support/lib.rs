@@ -116,16 +116,7 @@ fn hash_of_sources() -> u64 {
 /// compiler; an argument that begins with `lib` names a library of the simulated GPU to link with.
 pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    command.args([
-        "-std=gnu11",
-        "-O1",
-        "-g",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-pthread",
-        "-D_GNU_SOURCE",
-    ]);
+    command.args("-std=gnu11 -O1 -g -Wall -Wextra -Werror -pthread -D_GNU_SOURCE".split(' '));
     for folder in ["", "src/simgpu/include", "tests/support/clients"] {
         command.arg("-I").arg(root().join(folder));
     }
@@ -167,35 +158,28 @@ pub struct Strategy {
     pub environment: &'static [(&'static str, &'static str)],
 }
 
-pub const PASSTHROUGH: Strategy = Strategy {
-    name: "passthrough",
-    environment: &[],
-};
-pub const NAIVE_BEST_FIT: Strategy = Strategy {
-    name: "naive_best_fit",
-    environment: &[
-        ("FLAGS_initial_gpu_memory_in_mb", "64"),
-        ("FLAGS_reallocate_gpu_memory_in_mb", "16"),
-    ],
-};
+impl Strategy {
+    /// The same strategy with these settings alone.
+    pub const fn with(self, environment: &'static [(&'static str, &'static str)]) -> Strategy {
+        Strategy { environment, ..self }
+    }
+}
+
+const fn named(name: &'static str) -> Strategy {
+    Strategy { name, environment: &[] }
+}
+
+pub const PASSTHROUGH: Strategy = named("passthrough");
 /// `naive_best_fit` with its default size: one segment of nearly all memory.
-pub const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
-    environment: &[],
-    ..NAIVE_BEST_FIT
-};
-pub const AUTO_GROWTH: Strategy = Strategy {
-    name: "auto_growth",
-    environment: &[],
-};
-pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
-    name: "auto_growth",
-    environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
-};
+pub const NAIVE_BEST_FIT_OF_ALL: Strategy = named("naive_best_fit");
+pub const NAIVE_BEST_FIT: Strategy = NAIVE_BEST_FIT_OF_ALL.with(&[
+    ("FLAGS_initial_gpu_memory_in_mb", "64"),
+    ("FLAGS_reallocate_gpu_memory_in_mb", "16"),
+]);
+pub const AUTO_GROWTH: Strategy = named("auto_growth");
+pub const AUTO_GROWTH_CHUNKS: Strategy = AUTO_GROWTH.with(&[("FLAGS_auto_growth_chunk_size_in_mb", "32")]);
 /// Without virtual memory management `auto_growth` uses chunks.
-pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
-    environment: &[("SIMGPU_VMM", "0")],
-    ..AUTO_GROWTH
-};
+pub const AUTO_GROWTH_WITHOUT_VMM: Strategy = AUTO_GROWTH.with(&[("SIMGPU_VMM", "0")]);
 /// The options of `vramshim inspect` that look at a journal most closely.
 pub const CLOSE_LOOK: [&str; 4] = ["--top", "stack", "--leaks", "--growth"];
 
@@ -242,11 +226,7 @@ impl Job {
     }
 
     pub fn strategy(self, strategy: Strategy) -> Job {
-        let job = self.env("VRAMSHIM_STRATEGY", strategy.name);
-        strategy
-            .environment
-            .iter()
-            .fold(job, |job, (name, value)| job.env(name, value))
+        self.env("VRAMSHIM_STRATEGY", strategy.name).envs(strategy.environment)
     }
 
     pub fn sim(self, memory: &str, devices: u32) -> Job {
@@ -257,6 +237,17 @@ impl Job {
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Job {
         self.command.env(name, value);
         self
+    }
+
+    pub fn envs(mut self, variables: &[(&str, &str)]) -> Job {
+        self.command.envs(variables.iter().copied());
+        self
+    }
+
+    /// On a simulated host of its own, which the processes that the job starts share.
+    pub fn on_one_host(self) -> Job {
+        let state = self.folder().join("state-of-the-host");
+        self.env("SIMGPU_STATE", state)
     }
 
     pub fn without(mut self, name: &str) -> Job {

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::Device;
-use journal::format::{Allocation, Event, Library, MarkKind};
+use journal::format::{Allocation, Device, Event, Library, MarkKind, MemInfo, ProcessBytes, Teller};
 use journal::writer::{About, PastJournal};
 
 use crate::MIB;
@@ -31,23 +30,9 @@ impl Made {
     /// The same, with texts of the environment and of the software: entries that end with a zero byte.
     pub fn with(folder: &Path, pid: u32, began_s: u64, environment: &str, software: &str) -> io::Result<Made> {
         let about = About {
-            pid,
-            parent_pid: 1,
-            wall_start_ns: (1_790_000_000 + began_s) * 1_000_000_000,
-            strategy: "passthrough".into(),
-            host: "node1".into(),
-            job: "made".into(),
-            command_line: b"python\0made.py".to_vec(),
             environment: environment.as_bytes().to_vec(),
             software: software.as_bytes().to_vec(),
-            ..About::default()
-        };
-        let device = |ordinal: i32| Device {
-            ordinal,
-            total_memory: 1024 * MIB,
-            uuid: [ordinal as u8 + 1; 16],
-            name: "Simulated GPU".into(),
-            ..Device::default()
+            ..about(pid, began_s)
         };
         Made::about(folder, &about, &[device(0), device(1)])
     }
@@ -112,12 +97,8 @@ impl Made {
 
     /// A request on device 0 for which there is no memory.
     pub fn fail(&mut self, bytes: u64) -> io::Result<()> {
-        self.push(
-            0,
-            Api::cudaMalloc,
-            failed(bytes, DriverError::OUT_OF_MEMORY.0, false),
-            0,
-        )
+        let failed = failed(bytes, DriverError::OUT_OF_MEMORY.0, false);
+        self.push(0, Api::cudaMalloc, failed, 0)
     }
 
     pub fn happened(&mut self, device: i16, api: Api, event: Event) -> io::Result<()> {
@@ -143,6 +124,49 @@ impl Made {
         self.journal.finish(exit.map(|status| (status, ended_ns)))?;
         Ok(self.path)
     }
+}
+
+pub fn about(pid: u32, began_s: u64) -> About {
+    About {
+        pid,
+        parent_pid: 1,
+        wall_start_ns: (1_790_000_000 + began_s) * 1_000_000_000,
+        strategy: "passthrough".into(),
+        host: "node1".into(),
+        job: "made".into(),
+        command_line: b"python\0made.py".to_vec(),
+        ..About::default()
+    }
+}
+
+pub fn device(ordinal: i32) -> Device {
+    Device {
+        ordinal,
+        total_memory: 1024 * MIB,
+        uuid: [ordinal as u8 + 1; 16],
+        name: "Simulated GPU".into(),
+        ..Device::default()
+    }
+}
+
+/// What was read of device 0, which has `total` bytes, and of this process.
+pub fn measured([total, free]: [u64; 2], reserved: u64, of_process: u64) -> Event {
+    Event::Measured {
+        mem_info: Some(MemInfo { total, free }),
+        told_by: Teller::NotKnown,
+        process_bytes: Some(of_process),
+        reserved,
+    }
+}
+
+/// So many bytes of a process on the device, as `told_by` has them.
+pub fn process(pid: u32, bytes: u64, told_by: Teller) -> Event {
+    Event::Process(ProcessBytes {
+        pid,
+        bytes: Some(bytes),
+        told_by,
+        ..ProcessBytes::default()
+    })
 }
 
 /// A request for linear memory that fails with this CUDA error.

@@ -33,7 +33,11 @@ impl Host {
 
     /// A job on this host, without limits.
     pub fn job(&self) -> Job {
-        let job = Job::new(member_client()).sim(self.memory, 1);
+        self.runs(Job::new(member_client()).sim(self.memory, 1))
+    }
+
+    /// Runs a job on this host.
+    pub fn runs(&self, job: Job) -> Job {
         job.env("SIMGPU_STATE", self.folder.path().join("state"))
     }
 

@@ -32,11 +32,8 @@ pub fn reserved(checkpoint: &Value) -> Totals {
         let mut excess = |class: &str| {
             let held = truth.get_mut(&name(device, class))?;
             let jobs = own.get(&name(device, class)).copied().unwrap_or(0);
-            Some(
-                std::mem::replace(held, jobs)
-                    .checked_sub(jobs)
-                    .expect("no less than the job's own"),
-            )
+            let more = std::mem::replace(held, jobs).checked_sub(jobs);
+            Some(more.expect("no less than the job's own"))
         };
         let mapped = excess("vmm").unwrap_or(0);
         excess("address_range");
@@ -58,19 +55,12 @@ pub fn assert_requested(checkpoint: &Value, context: &str) -> Totals {
 /// its reserved bytes equal the simulator's table. Under passthrough the simulator's requested bytes equal the job's
 /// count too.
 pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
-    let (truth, account) = (&checkpoint["truth"]["totals"], &checkpoint["account"]["totals"]);
     let own = assert_requested(checkpoint, context);
-    assert_eq!(
-        totals(account, |row| &row["reserved"]["current"]),
-        reserved(checkpoint),
-        "reserved, {context}"
-    );
+    let account = totals(&checkpoint["account"]["totals"], |row| &row["reserved"]["current"]);
+    assert_eq!(account, reserved(checkpoint), "reserved, {context}");
     if strategy.name == "passthrough" {
-        assert_eq!(
-            totals(truth, |row| &row["requested"]),
-            own,
-            "the client's own count, {context}"
-        );
+        let truth = totals(&checkpoint["truth"]["totals"], |row| &row["requested"]);
+        assert_eq!(truth, own, "the client's own count, {context}");
     }
 }
 
@@ -90,11 +80,8 @@ pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
                 Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
             });
             let sum: u64 = sum.map(|(_, bytes)| bytes).sum();
-            assert_eq!(
-                device[kind]["current"], sum,
-                "{kind} of device {}, {context}",
-                device["device"]
-            );
+            let about = format!("{kind} of device {}, {context}", device["device"]);
+            assert_eq!(device[kind]["current"], sum, "{about}");
         }
         told.retain(|_, bytes| *bytes > 0);
         assert_eq!(told, wanted, "{kind} in the journal, {context}");
@@ -120,11 +107,8 @@ pub fn checkpoints(lines: &[Value]) -> Vec<&Value> {
 /// Checks each of these checkpoints by `assert_agree`.
 pub fn assert_all_agree<'a>(checkpoints: impl IntoIterator<Item = &'a Value>, strategy: Strategy, context: &str) {
     for (number, checkpoint) in checkpoints.into_iter().enumerate() {
-        assert_agree(
-            checkpoint,
-            strategy,
-            &format!("{context} {strategy:?}, checkpoint {number}"),
-        );
+        let context = format!("{context} {strategy:?}, checkpoint {number}");
+        assert_agree(checkpoint, strategy, &context);
     }
 }
 
@@ -133,10 +117,8 @@ pub fn assert_all_agree<'a>(checkpoints: impl IntoIterator<Item = &'a Value>, st
 pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
     let checkpoints = checkpoints(lines);
     assert!(!checkpoints.is_empty(), "{context}: checkpoints");
-    assert!(
-        checkpoints.iter().all(|one| one["account"].is_object()),
-        "{context}: no account"
-    );
+    let has_account = checkpoints.iter().all(|one| one["account"].is_object());
+    assert!(has_account, "{context}: no account");
     assert_all_agree(checkpoints.iter().copied(), strategy, context);
     assert_journal_agrees(job, checkpoints.last().unwrap(), context);
     assert_ended_well(lines, job, strategy, context);
@@ -144,12 +126,8 @@ pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &
 
 /// Checks that an ended job's journal is complete and has the allocations that the job did not free.
 pub fn assert_ended_well(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
-    assert_fields(job, json!({"ended": "exit", "exit_status": 0}), context);
-    assert_fields(
-        job,
-        json!({"events_lost": 0, "anomalies": 0, "unfinished": 0}),
-        &format!("{context}: {job}"),
-    );
+    let wanted = json!({"ended": "exit", "exit_status": 0, "events_lost": 0, "anomalies": 0, "unfinished": 0});
+    assert_fields(job, wanted, context);
     assert_eq!(job["strategy"], strategy.name, "{context}");
     let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");
     assert_eq!(live(&job["live"]), live(held), "live at the end, {context}");

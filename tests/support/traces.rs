@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+pub use crate::{GIB, MIB};
+
 pub const KIB: u64 = 1 << 10;
-pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
 
 /// Upper bound of the bytes that a sequence holds at once. It is half of a large device, so that fragmentation shows as
 /// reserved memory and not as refused requests.
@@ -90,28 +90,22 @@ impl Tape {
         self.next += 1;
         self.live += size;
         assert!(self.live <= LIVE_LIMIT, "a sequence holds {} bytes", self.live);
-        let id = self.next;
-        self.events.push(Event {
-            action: Action::Allocate,
-            id,
-            size,
-        });
-        Live { id, size }
+        let block = Live { id: self.next, size };
+        self.push(Action::Allocate, block);
+        block
     }
 
-    pub fn free(&mut self, Live { id, size }: Live) {
-        self.live -= size;
-        self.events.push(Event {
-            action: Action::Free,
-            id,
-            size,
-        });
+    pub fn free(&mut self, block: Live) {
+        self.live -= block.size;
+        self.push(Action::Free, block);
+    }
+
+    fn push(&mut self, action: Action, Live { id, size }: Live) {
+        self.events.push(Event { action, id, size });
     }
 
     pub fn free_all(&mut self, blocks: impl IntoIterator<Item = Live>) {
-        for block in blocks {
-            self.free(block);
-        }
+        blocks.into_iter().for_each(|block| self.free(block));
     }
 
     /// Frees a random one of `blocks` and removes it from the list.
@@ -309,9 +303,7 @@ pub fn variable_lengths(seed: u64) -> Vec<Event> {
         }
         tape.free(gradient);
         if step == 0 {
-            for _ in 0..2 * LAYERS {
-                kept.push(tape.allocate(12 * WIDTH * WIDTH * 4));
-            }
+            kept.extend((0..2 * LAYERS).map(|_| tape.allocate(12 * WIDTH * WIDTH * 4)));
         }
         tape.free_all(gradients);
     }
@@ -326,9 +318,7 @@ pub fn comb(seed: u64) -> Vec<Event> {
     let mut blocks = Vec::new();
     for round in 0..12 {
         let size = MIB + round * 700 * KIB + tape.random.between(0, 64 * KIB);
-        for _ in 0..600 {
-            blocks.push(tape.allocate(size));
-        }
+        blocks.extend((0..600).map(|_| tape.allocate(size)));
         let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
         tape.free_all(freed.into_iter().map(|(_, block)| block));
         blocks = kept.into_iter().map(|(_, block)| block).collect();
@@ -344,11 +334,8 @@ pub fn growing(seed: u64) -> Vec<Event> {
     for _ in 0..6_000 {
         let index = tape.random.between(0, buffers.len() as u64 - 1) as usize;
         let old = buffers[index];
-        let size = if old.size > 256 * MIB {
-            64 * KIB
-        } else {
-            old.size + old.size / 2
-        };
+        let grown = old.size + old.size / 2;
+        let size = if old.size > 256 * MIB { 64 * KIB } else { grown };
         buffers[index] = tape.allocate(size);
         tape.free(old);
     }
@@ -387,10 +374,8 @@ pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result
         }
     }
     for largest in [1, 16, 256, 2048] {
-        each(
-            &format!("full_{largest}mib_20000"),
-            &full(largest, largest * MIB, 20_000),
-        )?;
+        let events = full(largest, largest * MIB, 20_000);
+        each(&format!("full_{largest}mib_20000"), &events)?;
     }
     let named: [(&str, Maker); 7] = [
         ("tiny", tiny),
@@ -417,12 +402,9 @@ pub fn repeated(events: &[Event], times: u64, noise: u64) -> Vec<Event> {
         let mut sizes = BTreeMap::new();
         for event in events {
             let fresh = || event.size * random.between(100_000 - 1_000 * noise, 100_000 + 1_000 * noise) / 100_000;
-            let size = *sizes.entry(event.id).or_insert_with(fresh);
-            repeated.push(Event {
-                action: event.action,
-                id: event.id + repetition * most,
-                size: size.max(1),
-            });
+            let size = *sizes.entry(event.id).or_insert_with(fresh).max(&mut 1);
+            let (action, id) = (event.action, event.id + repetition * most);
+            repeated.push(Event { action, id, size });
         }
     }
     repeated
@@ -436,10 +418,9 @@ pub fn interleaved(seed: u64, one: &[Event], other: &[Event]) -> Vec<Event> {
     while one.len() + other.len() > 0 {
         let first = random.between(1, (one.len() + other.len()) as u64) <= one.len() as u64;
         let (tape, odd) = if first { (&mut one, 1) } else { (&mut other, 0) };
-        events.extend(tape.next().map(|&event| Event {
-            id: 2 * event.id + odd,
-            ..event
-        }));
+        let Event { action, id, size } = *tape.next().expect("an event");
+        let id = 2 * id + odd;
+        events.push(Event { action, id, size });
     }
     events
 }

@@ -10,15 +10,13 @@ use std::path::{Path, PathBuf};
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
-use journal::format::Device;
-use journal::format::{Allocation, Event, MarkKind};
+use journal::format::{Allocation, Device, Event, MarkKind};
 use journal::writer::{About, PastJournal};
 
-use crate::MIB;
-use crate::made::{failed, free, linear};
+use crate::made::{about, device, failed, free, linear};
 use crate::random::Random;
+use crate::{GIB, MIB};
 
-const GIB: u64 = 1 << 30;
 const SEGMENT: u64 = 512 * MIB;
 const LAYERS: u64 = 48;
 const PACE_NS: u64 = 20_000;
@@ -121,22 +119,17 @@ struct Training<'a> {
 pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
     let (rank, ranks) = plan.rank;
     let about = About {
-        pid: 4000 + rank,
         parent_pid: 3999,
-        wall_start_ns: 1_790_000_000_000_000_000,
         strategy: plan.strategy.clone(),
-        host: "node1".into(),
         job: "training".into(),
         command_line: b"python\0train.py".to_vec(),
         environment: format!("RANK={rank}\0LOCAL_RANK={rank}\0WORLD_SIZE={ranks}").into_bytes(),
-        software: Vec::new(),
-        ..About::default()
+        ..about(4000 + rank, 0)
     };
     let device = Device {
         total_memory: 80 * GIB,
         uuid: [rank as u8 + 1; 16],
-        name: "Simulated GPU".into(),
-        ..Device::default()
+        ..device(0)
     };
     let mut training = Training {
         journal: PastJournal::create(path, &about, &[device])?,
@@ -153,17 +146,10 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         write_stacks(path, about.pid)?;
     }
     training.run()?;
-    let Training {
-        journal,
-        truth,
-        time_ns,
-        ..
-    } = training;
-    journal.finish(Some((
-        i32::from(plan.out_of_memory),
-        time_ns + PACE_NS + plan.lingers_ns,
-    )))?;
-    Ok(truth)
+    let ended_ns = training.time_ns + PACE_NS + plan.lingers_ns;
+    let exit = (i32::from(plan.out_of_memory), ended_ns);
+    training.journal.finish(Some(exit))?;
+    Ok(training.truth)
 }
 
 /// Writes the journals of a job of several ranks into a folder. Each rank has `plan.events` events.
@@ -219,9 +205,8 @@ impl Training<'_> {
         for layer in 0..LAYERS {
             for part in 0..4 {
                 let size = batch * (MIB / 4) * (1 + part);
-                if let Some(address) = self.alloc(size, 10 + part as u32)? {
-                    activations.push((address, size));
-                }
+                let address = self.alloc(size, 10 + part as u32)?;
+                activations.extend(address.map(|address| (address, size)));
             }
             self.temporary(batch * 65536 + layer * 512, 20)?;
         }
@@ -230,12 +215,8 @@ impl Training<'_> {
             self.release(address, size)?;
         }
         if optimiser.is_empty() {
-            for _ in 0..LAYERS {
-                for _ in 0..2 {
-                    if let Some(address) = self.alloc(weights, 30)? {
-                        optimiser.push((address, weights));
-                    }
-                }
+            for _ in 0..2 * LAYERS {
+                optimiser.extend(self.alloc(weights, 30)?.map(|address| (address, weights)));
             }
         }
         if self.plan.leak > 0 && self.alloc(self.plan.leak, 66)?.is_some() {

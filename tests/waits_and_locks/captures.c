@@ -17,16 +17,6 @@ static void valid(CUstream stream)
     THAT(status == CAPTURING);
 }
 
-static CUgraphExec end(CUstream stream)
-{
-    CUgraph graph;
-    CUgraphExec exec;
-    DO(cuStreamEndCapture(stream, &graph));
-    DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    DO(cuGraphDestroy(graph));
-    return exec;
-}
-
 static atomic_int turns;
 static atomic_bool stop;
 
@@ -64,7 +54,7 @@ static void often(void)
         DO(cuMemsetD8Async(used, 1, SIZE, captured));
         for (int before = turns; turns == before;) usleep(50);
         valid(captured);
-        DO(cuGraphExecDestroy(end(captured)));
+        DO(cuGraphExecDestroy(captured_on(captured)));
         usleep((useconds_t)round % 100);
     }
     stop = true;
@@ -83,7 +73,7 @@ static void *captures_elsewhere(void *unused)
     set(&elsewhere.begun);
     waits_for(&elsewhere.ends);
     valid(captured);
-    DO(cuGraphExecDestroy(end(captured)));
+    DO(cuGraphExecDestroy(captured_on(captured)));
     return NULL;
 }
 
@@ -114,9 +104,8 @@ static void filled_beside(CUcontext capturing)
 
 static void filled(void)
 {
-    CUcontext other, of_other_device;
+    CUcontext other, of_other_device = use_device(1);
     DO(cuCtxCreate_v2(&other, 0, 0));
-    DO(cuDevicePrimaryCtxRetain(&of_other_device, 1));
     DO(cuCtxSetCurrent(context));
     CUcontext capturing[] = {context, other, of_other_device};
     for (int i = 0; i < 3; i++) filled_beside(capturing[i]);
@@ -126,11 +115,7 @@ static void filled(void)
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
 CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
-CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
-CUresult cuStreamEndCaptureToCig(CUstream stream);
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
 
 static void *frees_many(void *unused)
 {

@@ -9,11 +9,6 @@
 
 enum { ILLEGAL_ADDRESS = 700, SIZE = 2 * MIB };
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                        unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra);
-
 static void fault(void)
 {
     CUmodule module;
@@ -30,12 +25,10 @@ static void fails(void)
     EXPECT(cuMemAlloc_v2(&block, 300 * MIB), ILLEGAL_ADDRESS);
 }
 
-static struct vramshim_stats totals(void)
+static void books_are_empty(void)
 {
-    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
-    struct vramshim_stats now = {0};
-    THAT(!stats || stats(0, &now) == 0);
-    return now;
+    struct vramshim_stats now = stats_of_library();
+    THAT(now.reserved == 0 && now.requested == 0 && now.live == 0);
 }
 
 static uint64_t used_at_first;
@@ -47,9 +40,8 @@ static void begin_again(void)
     DO(cuDevicePrimaryCtxRetain(&context, 0));
     THAT(simgpu_used(0) == used_at_first);
     DO(cuDevicePrimaryCtxRelease_v2(0));
-    THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
-    DO(cuDevicePrimaryCtxRetain(&context, 0));
-    DO(cuCtxSetCurrent(context));
+    books_are_empty();
+    context = use_device(0);
     uint64_t before = simgpu_calls("cuMemCreate");
     CUdeviceptr block = allocate(SIZE);
     DO(cuMemsetD8_v2(block, 7, SIZE));
@@ -100,7 +92,7 @@ static void beside(void)
         DO(cuMemsetD8_v2(lives, 1, SIZE));
         release(block);
         DO(cuCtxDestroy_v2(other));
-        THAT(totals().reserved == 0 && totals().requested == 0 && totals().live == 0);
+        books_are_empty();
     }
 }
 

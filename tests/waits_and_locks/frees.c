@@ -15,15 +15,7 @@
 
 enum { SIZE = 2 * MIB, DEFAULT_STREAM = 1, SM = 1, LEAST = 8 };
 
-typedef struct { unsigned char bytes[256]; } Resource; /* CUdevResource of cuda.h, with room to spare */
-CUresult cuDeviceGetDevResource(CUdevice device, Resource *resource, int type);
-CUresult cuDevSmResourceSplitByCount(Resource *result, unsigned *groups, const Resource *input, Resource *rest, unsigned flags, unsigned least);
-CUresult cuDevResourceGenerateDesc(void **description, Resource *resources, unsigned count);
-CUresult cuGreenCtxCreate(void **green, void *description, CUdevice device, unsigned flags);
-CUresult cuGreenCtxDestroy(void *green);
-CUresult cuCtxFromGreenCtx(CUcontext *context, void *green);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
-CUresult cuGreenCtxStreamCreate(CUstream *stream, void *green, unsigned flags, int priority);
 
 struct work {
     CUstream stream;
@@ -48,13 +40,9 @@ static void *launches(void *data)
 
 static void launches_a_graph(struct work *work)
 {
-    CUgraph graph;
-    CUgraphExec exec;
     DO(cuStreamBeginCapture_v2(work->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     launches(work);
-    DO(cuStreamEndCapture(work->stream, &graph));
-    DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    DO(cuGraphLaunch(exec, work->stream));
+    DO(cuGraphLaunch(captured_on(work->stream), work->stream));
 }
 
 static void behind(const char *what, struct work work)
@@ -106,7 +94,7 @@ struct green { void *handle; CUcontext context; CUstream stream; };
 static struct green new_green(void)
 {
     struct green green;
-    Resource whole, part, rest;
+    CUdevResource whole, part, rest;
     unsigned groups = 1;
     void *description;
     DO(cuDeviceGetDevResource(0, &whole, SM));
@@ -304,8 +292,7 @@ static void last(void)
         DO(cuDevicePrimaryCtxGetState(0, &flags, &active));
         THAT(!active);
         THAT(reserved() == 0);
-        DO(cuDevicePrimaryCtxRetain(&context, 0));
-        DO(cuCtxSetCurrent(context));
+        context = use_device(0);
         release(allocate(SIZE));
     }
 }

@@ -38,7 +38,6 @@ static void close_latch(void)
     THAT(unlink(file("open")) == 0);
 }
 
-static __typeof__(&vramshim_trim) trim;
 static atomic_bool held_thread_is_done;
 static CUdeviceptr large;
 
@@ -53,9 +52,7 @@ static void *grows(void *unused)
 static void *trims(void *unused)
 {
     DO(cuCtxSetCurrent(context));
-    const char *before = enter(HERE("vramshim_trim"));
-    if (trim) trim(0);
-    enter(before);
+    trim_library();
     held_thread_is_done = true;
     return unused;
 }
@@ -101,9 +98,7 @@ static void questions(CUdeviceptr address, size_t size)
     THAT(base == address && device == 0);
     DO(cuMemGetInfo_v2(&free_bytes, &total));
     THAT(free_bytes <= total);
-    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
-    struct vramshim_stats now;
-    THAT(!stats || stats(0, &now) == 0);
+    stats_of_library();
     __typeof__(&vramshim_account) account = library_function(vramshim_account);
     if (account) account(NULL, 0);
 }
@@ -186,7 +181,6 @@ int main(int argc, char **argv)
 {
     if (argc != 3) return fprintf(stderr, "usage: %s SCENE DRIVER_CALL\n", argv[0]), 2;
     driver_call = argv[2];
-    trim = library_function(vramshim_trim);
     start_watchdog();
     open_latch();
     open_devices(1);

@@ -72,10 +72,8 @@ fn side_by_side<T: Copy + Send>(cases: &[T], run: impl Fn(T) -> Option<String> +
     let run = &run;
     std::thread::scope(|scope| {
         let running: Vec<_> = cases.iter().map(|&case| scope.spawn(move || run(case))).collect();
-        running
-            .into_iter()
-            .filter_map(|thread| thread.join().expect("a case"))
-            .collect()
+        let ended = running.into_iter().map(|thread| thread.join().expect("a case"));
+        ended.flatten().collect()
     })
 }
 
@@ -153,15 +151,13 @@ tests! {
 #[test]
 fn what_holds_for_the_driver_holds_through_the_runtime() {
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
-        let cases = [
+        let libraries = [runtime, "libcuda.so.1", "-DRUNTIME"];
+        for (file, names) in [
             ("waits", ["trim", "apart"]),
             ("frees", ["streams", "asked"]),
             ("memory", ["hopeless", "aligned"]),
-        ];
-        for (file, names) in cases {
-            play(&ALL, &names, |name| {
-                program(file, &[runtime, "libcuda.so.1", "-DRUNTIME"], &[name])
-            });
+        ] {
+            play(&ALL, &names, |name| program(file, &libraries, &[name]));
         }
     }
 }
@@ -181,10 +177,8 @@ fn after_a_fault_every_call_answers_its_error_until_the_context_is_gone() {
             let said = finished.said();
             let wrong = |words: &str| words.contains("chunk") || words.contains("emory error");
             let expected = strategy.environment.contains(&("SIMGPU_VMM", "0"));
-            assert!(
-                expected || !said.iter().any(|(_, words)| wrong(words)),
-                "{strategy:?}, {name}: {said:?}"
-            );
+            let is_right = expected || !said.iter().any(|(_, words)| wrong(words));
+            assert!(is_right, "{strategy:?}, {name}: {said:?}");
             let granules = strategy.name == AUTO_GROWTH.name && !expected;
             assert_eq!(finished.stdout.trim() != "created 0", granules, "{strategy:?}, {name}");
         }

@@ -7,6 +7,7 @@
 #define PROMISES_H
 
 #include "delayed.h"
+#include "more_api.h"
 #include <pthread.h>
 #include <unistd.h>
 
@@ -104,7 +105,7 @@ static inline void takes_50_ms(void *unused)
 
 static inline void takes_50_ms_and_sets(void *flag)
 {
-    usleep(50000);
+    takes_50_ms(NULL);
     set(flag);
 }
 
@@ -137,9 +138,8 @@ static inline void nothing_pending(CUdeviceptr address, size_t size)
 /* A block that no pending work uses. */
 static inline CUdeviceptr allocate_at(const char *call, size_t size)
 {
-    CUdeviceptr address;
     const char *before = enter(call);
-    CHECK(cuMemAlloc_v2(&address, size));
+    CUdeviceptr address = linear_memory(size);
     enter(before);
     nothing_pending(address, size);
     return address;
@@ -171,6 +171,25 @@ static inline void holds(CUdeviceptr address, unsigned char value, size_t size)
     DO(cuMemcpyDtoH_v2(bytes, address, size));
     all_bytes_are(bytes, value, size, address);
     free(bytes);
+}
+
+/* Ends a capture. */
+static inline CUgraphExec captured_on(CUstream stream)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    DO(cuStreamEndCapture(stream, &graph));
+    DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    DO(cuGraphDestroy(graph));
+    return exec;
+}
+
+static inline void trim_library(void)
+{
+    __typeof__(&vramshim_trim) trim = library_function(vramshim_trim);
+    const char *before = enter(HERE("vramshim_trim"));
+    if (trim) trim(0);
+    enter(before);
 }
 
 /* Whether a strategy other than passthrough serves this process. */

@@ -49,17 +49,13 @@ static void async(void) { tries_fails_and_falls_back(new_stream(NON_BLOCKING), a
 static CUresult launches(CUdeviceptr *out, size_t size)
 {
     CUstream stream = new_stream(NON_BLOCKING);
-    CUgraph graph;
-    CUgraphExec executable;
     DO(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     DO(cuMemAllocAsync(out, size, stream));
     DO(cuMemsetD8Async(*out, 1, KIB, stream));
     DO(cuMemFreeAsync(*out, stream));
-    DO(cuStreamEndCapture(stream, &graph));
-    DO(cuGraphInstantiateWithFlags(&executable, graph, 0));
-    CUresult result = ANSWER(cuGraphLaunch(executable, stream));
-    DO(cuGraphExecDestroy(executable));
-    DO(cuGraphDestroy(graph));
+    CUgraphExec exec = captured_on(stream);
+    CUresult result = ANSWER(cuGraphLaunch(exec, stream));
+    DO(cuGraphExecDestroy(exec));
     DO(cuStreamDestroy_v2(stream));
     return result;
 }

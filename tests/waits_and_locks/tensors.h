@@ -50,12 +50,6 @@ static inline void records_streams(CUstream one, CUstream other)
     DO(cuStreamSynchronize(other));
 }
 
-static inline uint64_t reserved(void)
-{
-    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
-    struct vramshim_stats now = {0};
-    THAT(!stats || stats(0, &now) == 0);
-    return now.reserved;
-}
+static inline uint64_t reserved(void) { return stats_of_library().reserved; }
 
 #endif

@@ -106,11 +106,8 @@ static void teardown(void)
 
 static void *trims_once(void *unused)
 {
-    __typeof__(&vramshim_trim) trim = library_function(vramshim_trim);
     DO(cuCtxSetCurrent(context));
-    const char *before = enter(HERE("vramshim_trim"));
-    if (trim) trim(0);
-    enter(before);
+    trim_library();
     return unused;
 }
 

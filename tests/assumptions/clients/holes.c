@@ -5,17 +5,12 @@ enum { GRANULE = 2 << 20, THREE = 3 };
 
 int main(void)
 {
-    CUcontext context;
     CUdeviceptr start;
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
+    start_cuda();
     CHECK(cuMemAddressReserve(&start, THREE * GRANULE, 0, 0, 0));
     *count_of(0, ADDRESS_RANGE) += THREE * GRANULE;
     for (int i = 0; i < THREE; i += 2) {
-        CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-        CUmemGenericAllocationHandle handle;
-        CHECK(cuMemCreate(&handle, GRANULE, &properties, 0));
+        CUmemGenericAllocationHandle handle = physical_memory(GRANULE);
         CHECK(cuMemMap(start + (CUdeviceptr)i * GRANULE, GRANULE, 0, handle, 0));
         CHECK(cuMemRelease(handle));
         *count_of(0, VMM) += GRANULE;

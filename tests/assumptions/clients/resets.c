@@ -8,22 +8,15 @@ enum { GRANULE = 2 << 20, TWO = 2 };
 
 static CUmemGenericAllocationHandle create(void)
 {
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemGenericAllocationHandle handle;
-    CHECK(cuMemCreate(&handle, GRANULE, &properties, 0));
     *count_of(0, VMM) += GRANULE;
-    return handle;
+    return physical_memory(GRANULE);
 }
 
 static CUdeviceptr allocate(size_t size)
 {
-    CUcontext context;
-    CUdeviceptr address;
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
-    CHECK(cuMemAlloc_v2(&address, size));
+    use_device(0);
     *count_of(0, LINEAR) += (long long)size;
-    return address;
+    return linear_memory(size);
 }
 
 /* Blocks in handles of their own, around one that is given back. Tells how many bytes that was. */

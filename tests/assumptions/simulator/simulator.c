@@ -11,36 +11,18 @@
  *   simulator growth      creates, maps and unmaps 64 granules; prints the microseconds of each (SIMGPU_LATENCY=prices)
  *   simulator latch       another thread is held in cuMemCreate, and this one allocates and asks (SIMGPU_LATCH) */
 #include "delayed.h"
+#include "more_api.h"
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { SIZE = 4 * MIB, GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL };
 
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
-CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
-CUresult cuStreamEndCaptureToCig(CUstream stream);
-CUresult cuDeviceGetDevResource(CUdevice device, void *resource, int type);
-CUresult cuDevResourceGenerateDesc(void **description, void *resources, unsigned count);
-CUresult cuGreenCtxCreate(void **green, void *description, CUdevice device, unsigned flags);
-CUresult cuGreenCtxDestroy(void *green);
-CUresult cuCtxFromGreenCtx(CUcontext *context, void *green);
-CUresult cuGreenCtxStreamCreate(CUstream *stream, void *green, unsigned flags, int priority);
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
-
 static uint64_t now_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
-static CUcontext on_device(int device)
-{
-    CUcontext other;
-    CHECK(cuDevicePrimaryCtxRetain(&other, device));
-    CHECK(cuCtxSetCurrent(other));
-    return other;
 }
 
 static CUevent record(CUstream stream)
@@ -103,7 +85,7 @@ static void devices(void)
     CUevent event = record(stream);
     EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
     EXPECT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    on_device(1);
+    use_device(1);
     CUdeviceptr there = linear_memory(SIZE);
     CHECK(cuMemsetD8Async(there, 1, SIZE, NULL));
     CHECK(cuCtxSynchronize());
@@ -261,25 +243,8 @@ static void order(void)
 
 enum { GRANULE = 2 * MIB };
 
-static CUmemGenericAllocationHandle create(void)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CHECK(cuMemCreate(&handle, GRANULE, &properties, 0));
-    return handle;
-}
-
-static void grant(CUdeviceptr address, size_t size)
-{
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CHECK(cuMemSetAccess(address, size, &access, 1));
-}
-
-static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle)
-{
-    CHECK(cuMemMap(address, GRANULE, 0, handle, 0));
-    grant(address, GRANULE);
-}
+static CUmemGenericAllocationHandle create(void) { return physical_memory(GRANULE); }
+static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) { map_memory(address, GRANULE, handle); }
 
 static void dmabuf(void)
 {
@@ -346,7 +311,7 @@ static void faults(void)
     EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT(cuMemUnmap(there, GRANULE), CUDA_ERROR_ILLEGAL_ADDRESS);
     create(); /* succeeds, as on an H100 */
-    on_device(1);
+    use_device(1);
     linear_memory(SIZE); /* the other device works on */
     CHECK(cuDevicePrimaryCtxReset_v2(0));
     begin();
@@ -400,12 +365,12 @@ static void nowhere(void)
 
 static void green(void)
 {
-    unsigned char resource[256];
+    CUdevResource resource;
     void *description, *share;
     CUcontext shared;
     CUstream stream;
-    CHECK(cuDeviceGetDevResource(0, resource, 1));
-    CHECK(cuDevResourceGenerateDesc(&description, resource, 1));
+    CHECK(cuDeviceGetDevResource(0, &resource, 1));
+    CHECK(cuDevResourceGenerateDesc(&description, &resource, 1));
     CHECK(cuGreenCtxCreate(&share, description, 0, 1));
     CHECK(cuCtxFromGreenCtx(&shared, share));
     CHECK(cuGreenCtxStreamCreate(&stream, share, NON_BLOCKING, 0));
@@ -429,11 +394,12 @@ static void growth(void)
 {
     enum { COUNT = 64 };
     CUdeviceptr start;
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CHECK(cuMemAddressReserve(&start, COUNT * (size_t)GRANULE, 0, 0, 0));
     uint64_t begun = now_us();
     for (size_t i = 0; i < COUNT; i++) CHECK(cuMemMap(start + i * GRANULE, GRANULE, 0, create(), 0));
     uint64_t made = now_us();
-    grant(start, COUNT * (size_t)GRANULE);
+    CHECK(cuMemSetAccess(start, COUNT * (size_t)GRANULE, &access, 1));
     uint64_t granted = now_us();
     CHECK(cuMemUnmap(start, COUNT * (size_t)GRANULE));
     printf("%llu %llu %llu\n", (unsigned long long)(made - begun), (unsigned long long)(granted - made), (unsigned long long)(now_us() - granted));

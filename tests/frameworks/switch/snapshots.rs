@@ -13,11 +13,8 @@ fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let (told, own) = (finished.told(&["why", "--json"]), &finished.json()[0]);
     let page = told.json();
-    assert_eq!(
-        (told.code, &page["why"]["failure"]["tries"]),
-        (Some(14), &json!(2)),
-        "{page:#}"
-    );
+    assert_eq!(told.code, Some(14), "{page:#}");
+    assert_eq!(page["why"]["failure"]["tries"], 2, "{page:#}");
     let [allocated, reserved] = ["allocated", "reserved"].map(|figure| own[figure].number());
     let ledger = &page["why"]["ledger"];
     let figures = ["live", "cached"].map(|name| ledger[name].number());
@@ -26,10 +23,8 @@ fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
     assert!(holders[0]["what"].text().contains("fragmented.py:7"), "{page:#}");
     let held: u64 = holders.iter().map(|holder| holder["bytes"].number()).sum();
     assert_eq!(held, allocated, "{page:#}");
-    assert!(
-        !page["next"].to_string().contains("Replay"),
-        "snapshots are no requests: {page:#}"
-    );
+    let is_replay = page["next"].to_string().contains("Replay");
+    assert!(!is_replay, "snapshots are no requests: {page:#}");
     assert_eq!(tensors(&finished)["from"], "state");
     assert_said(&finished, &["of its segments"]);
 }
@@ -73,11 +68,8 @@ fn a_killed_job_has_its_last_snapshot() {
     let told = tensors(&finished);
     let [end, failure] = ["end", "failure"].map(|moment| &told["devices"][0][moment]);
     assert_fields(end, json!({"bytes": 30 << 20, "tensors": 10, "others": 5 << 20}), "end");
-    assert_eq!(
-        failure["holders"][0]["line"]["line"],
-        finished.json()[0]["weights"],
-        "{told:#}"
-    );
+    let line = &failure["holders"][0]["line"]["line"];
+    assert_eq!(*line, finished.json()[0]["weights"], "{told:#}");
     assert!(told["until_ns"].number() > 1_000_000_000, "{told:#}");
 }
 
@@ -98,12 +90,7 @@ print(len(seen))
 ";
     let finished = plain("8GiB", &["-c", code]).ok();
     assert_eq!(finished.stdout.trim(), "500");
-    let told = tensors(&finished);
-    assert_eq!(
-        (&told["recorded"], &told["damaged"]),
-        (&json!(300), &json!(0)),
-        "{told:#}"
-    );
+    assert_fields(&tensors(&finished), json!({"recorded": 300, "damaged": 0}), "");
 }
 
 /// Forked and spawned processes, and a process that imports PyTorch but uses no GPU.
@@ -127,11 +114,8 @@ assert os.waitpid(pid, 0)[1] >> 8 == 4
 assert threading.active_count() == 2 and 'torch._inductor' not in sys.modules
 ";
     let finished = plain("8GiB", &["-c", code]).ok();
-    let mut held: Vec<u64> = finished
-        .inspect_all()
-        .iter()
-        .map(|job| job["tensors"]["devices"][0]["end"]["bytes"].number())
-        .collect();
+    let at_end = |job: &Value| job["tensors"]["devices"][0]["end"]["bytes"].number();
+    let mut held: Vec<u64> = finished.inspect_all().iter().map(at_end).collect();
     held.sort_unstable();
     assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
     assert_said(&finished, &[]);
@@ -179,10 +163,7 @@ assert len(places) == 1
 ";
     let finished = plain("8GiB", &["-c", code]).ok();
     let told = tensors(&finished);
-    assert_fields(
-        &told["devices"][0]["end"],
-        json!({"bytes": 35 << 20, "tensors": 2}),
-        "end",
-    );
+    let wanted = json!({"bytes": 35 << 20, "tensors": 2});
+    assert_fields(&told["devices"][0]["end"], wanted, "end");
     assert_eq!(told["recorded"], 2, "{told:#}");
 }

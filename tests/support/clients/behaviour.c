@@ -6,15 +6,10 @@
 #include "shim.h"
 #include <stdbool.h>
 
-static CUcontext contexts[2];
-
 static void begin(void)
 {
     CHECK(cuInit(0));
-    for (int device = 2; device-- > 0;) {
-        CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
-        CHECK(cuCtxSetCurrent(contexts[device]));
-    }
+    for (int device = 2; device-- > 0;) use_device(device);
 }
 
 /* Prints what cuGetProcAddress answers for every name on stdin, with several versions and flags. Last, prints the

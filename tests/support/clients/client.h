@@ -75,14 +75,27 @@ static inline void *driver_function(const char *name)
         }                                                                              \
     } while (0)
 
-/* Makes the primary context of device 0, which is current then. */
-static inline CUcontext start_cuda(void)
+/* Makes the primary context of a device, which is current then. */
+static inline CUcontext use_device(int device)
 {
     CUcontext context;
-    CHECK(cu(cuInit)(0));
-    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, device));
     CHECK(cu(cuCtxSetCurrent)(context));
     return context;
+}
+
+static inline CUcontext start_cuda(void)
+{
+    CHECK(cu(cuInit)(0));
+    return use_device(0);
+}
+
+enum { NON_BLOCKING = 1 };
+static inline CUstream new_stream(unsigned flags)
+{
+    CUstream stream;
+    CHECK(cu(cuStreamCreate)(&stream, flags));
+    return stream;
 }
 
 static inline CUdeviceptr linear_memory(size_t size)
@@ -90,6 +103,32 @@ static inline CUdeviceptr linear_memory(size_t size)
     CUdeviceptr address;
     CHECK(cu(cuMemAlloc_v2)(&address, size));
     return address;
+}
+
+/* Physical memory of device 0, and its mapping with access for the device. */
+static inline CUmemGenericAllocationHandle physical_memory(size_t size)
+{
+    CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = device};
+    CUmemGenericAllocationHandle handle;
+    CHECK(cu(cuMemCreate)(&handle, size, &properties, 0));
+    return handle;
+}
+
+static inline void map_memory(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle)
+{
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cu(cuMemMap)(address, size, 0, handle, 0));
+    CHECK(cu(cuMemSetAccess)(address, size, &access, 1));
+}
+
+static inline CUmemoryPool pool_on(int device)
+{
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location};
+    CUmemoryPool pool;
+    CHECK(cu(cuMemPoolCreate)(&pool, &properties));
+    return pool;
 }
 
 /* A function of the library, or NULL without the library. */

@@ -55,11 +55,7 @@ static void *work(void *number)
     uint64_t state = seed * 7919ull + (unsigned long long)(size_t)number;
     CHECK(cuCtxSetCurrent(context));
     /* Threads that do nothing else contend most. */
-    for (int i = 0; i < CROWDED; i++) {
-        CUdeviceptr address;
-        CHECK(cuMemAlloc_v2(&address, 4096));
-        CHECK(cuMemFree_v2(address));
-    }
+    for (int i = 0; i < CROWDED; i++) CHECK(cuMemFree_v2(linear_memory(4096)));
     for (unsigned i = 0; i < steps; i++) {
         _Atomic(struct block *) *slot = &slots[draw(&state, SLOTS)];
         struct block *before = atomic_exchange(slot, NULL);

@@ -13,19 +13,12 @@ CUresult cudaMalloc(void **, size_t), cudaFree(void *);
 #define cuMemFree_v2(address) cudaFree((void *)(address))
 #endif
 
-enum { NON_BLOCKING = 1, CAPTURING = 1, MIB = 1 << 20 };
+enum { CAPTURING = 1, MIB = 1 << 20 };
 static const size_t GIB = 1 << 30;
 
 static CUcontext context;
 
 static inline void begin(void) { context = start_cuda(); }
-
-static inline CUstream new_stream(unsigned flags)
-{
-    CUstream stream;
-    CHECK(cuStreamCreate(&stream, flags));
-    return stream;
-}
 
 static inline size_t free_memory(void)
 {
@@ -39,6 +32,26 @@ static inline int byte_at(CUdeviceptr address)
     unsigned char byte;
     CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
     return byte;
+}
+
+/* The library's figures of device 0. Without the library they are 0. */
+static inline struct vramshim_stats stats_of_library(void)
+{
+    __typeof__(&vramshim_stats) stats = library_function(vramshim_stats);
+    struct vramshim_stats now = {0};
+    THAT(!stats || stats(0, &now) == 0);
+    return now;
+}
+
+/* How many mappings the process has. */
+static inline int mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int lines = 0, byte;
+    THAT(maps);
+    while ((byte = getc(maps)) != EOF) lines += byte == '\n';
+    fclose(maps);
+    return lines;
 }
 
 /* How often a call waited for work of the context. */

@@ -172,10 +172,7 @@ static void give_back(double seconds)
 
 static void physical(size_t size)
 {
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemGenericAllocationHandle handle;
-    CHECK(cu(cuMemCreate)(&handle, size, &properties, 0));
-    CHECK(cu(cuMemRelease)(handle));
+    CHECK(cu(cuMemRelease)(physical_memory(size)));
 }
 
 static void managed(size_t size)
@@ -212,10 +209,8 @@ static void array(size_t size)
 static void other_context(size_t size)
 {
     CUcontext other;
-    CUdeviceptr address;
     CHECK(cu(cuCtxCreate_v2)(&other, 0, 0));
-    CHECK(cu(cuMemAlloc_v2)(&address, size));
-    CHECK(cu(cuMemFree_v2)(address));
+    CHECK(cu(cuMemFree_v2)(linear_memory(size)));
     CHECK(cu(cuCtxDestroy_v2)(other));
 }
 

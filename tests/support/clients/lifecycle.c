@@ -27,14 +27,13 @@ static CUdeviceptr allocate(size_t size)
 static void allocate_otherwise(void)
 {
     CUdeviceptr address;
-    CUstream stream;
     CUgraph graph;
     CUgraphNode node;
     CUmemGenericAllocationHandle handle;
     CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.poolProps = {.allocType = 1, .location = {1, 0}}, .bytesize = 4 << 20};
     CUmemAllocationProp physical = {.type = 1, .location = {1, 0}};
     start_cuda();
-    CHECK(cuStreamCreate(&stream, 1));
+    CUstream stream = new_stream(NON_BLOCKING);
     CHECK(cuGraphCreate(&graph, 0));
     printf("%d", cuMemAllocAsync(&address, 4 << 20, stream));
     printf(" %d", cuGraphAddMemAllocNode(&node, graph, NULL, 0, &allocation));

@@ -192,12 +192,10 @@ static CUresult fill_pool(size_t size, const char *words)
 {
     static CUmemoryPool own, first;
     CUmemoryPool *pool = strstr(words, "default") ? &first : &own;
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     unsigned long long keeps_all = ~0ull;
     CUdeviceptr address;
     if (!*pool) {
-        if (pool == &own) CHECK(cu(cuMemPoolCreate)(pool, &properties));
+        if (pool == &own) own = pool_on(0);
         else CHECK(cu(cuDeviceGetDefaultMemPool)(pool, 0));
         CHECK(cu(cuMemPoolSetAttribute)(*pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keeps_all));
     }
@@ -251,8 +249,7 @@ static void *serve(void *unused)
         case 'd': CHECK(cu(cuCtxDestroy_v2)(context)); CHECK(cu(cuCtxSetCurrent)(primary)); printf("0\n"); break;
         case 'p':
             CHECK(cu(cuDevicePrimaryCtxReset_v2)(0));
-            CHECK(cu(cuDevicePrimaryCtxRetain)(&primary, 0));
-            CHECK(cu(cuCtxSetCurrent)(primary));
+            primary = use_device(0);
             memset(blocks, 0, sizeof blocks);
             *count_of(0, LINEAR) = 0;
             printf("0\n");

@@ -47,10 +47,10 @@ static void write_words(struct block *block)
 
 static void find_words(const struct block *block)
 {
-    uint64_t first, last;
-    CHECK(cu(cuMemcpyDtoH_v2)(&first, block->address, 8));
-    CHECK(cu(cuMemcpyDtoH_v2)(&last, block->address + block->held - 8, 8));
-    THAT(first == block->word && last == block->word);
+    uint64_t ends[2];
+    CHECK(cu(cuMemcpyDtoH_v2)(&ends[0], block->address, 8));
+    CHECK(cu(cuMemcpyDtoH_v2)(&ends[1], block->address + block->held - 8, 8));
+    THAT(ends[0] == block->word && ends[1] == block->word);
 }
 
 /* Results that a layer may give for a class of memory that it does not support. */
@@ -330,13 +330,9 @@ static void scattered(void)
 /* The library's ledger and the simulator's table have no device memory after each free; the checkpoint shows it. */
 static void frees(void)
 {
-    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemoryPool pool;
+    CUmemoryPool pool = pool_on(0);
     CUdeviceptr address;
-    CUstream stream;
-    CHECK(cu(cuStreamCreate)(&stream, 1));
-    CHECK(cu(cuMemPoolCreate)(&pool, &properties));
+    CUstream stream = new_stream(NON_BLOCKING);
     for (int round = 0; round < 3; round++) {
         CHECK(cu(cuMemAllocFromPoolAsync)(&address, 40 * MIB, pool, stream));
         CHECK(cu(cuMemFreeAsync)(address, stream));
@@ -403,8 +399,7 @@ static void graphs(void)
 {
     enum { GRAPHS = 4 };
     CUgraphExec made[GRAPHS];
-    CUstream stream;
-    CHECK(cu(cuStreamCreate)(&stream, 1));
+    CUstream stream = new_stream(NON_BLOCKING);
     checkpoint();
     for (int i = 0; i < GRAPHS; i++) {
         CUgraph graph;
