@@ -108,7 +108,7 @@ impl Export {
         if processes.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
-        processes.sort_by_key(|process| (process.header().wall_start_ns, process.header().pid));
+        processes.sort_by_key(|process| (process.journal.header().wall_start_ns, process.journal.header().pid));
         let request = Request {
             format: self.to,
             at: self.at,

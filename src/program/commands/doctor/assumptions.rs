@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::ask::received;
 use super::driver;
 use super::forecast::subject;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
@@ -112,7 +113,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
     let shown = if as_json {
-        super::report::json(&page)
+        escaped::pretty(&mut io::stdout().lock(), &page)
     } else {
         show(&page)
     };

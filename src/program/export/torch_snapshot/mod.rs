@@ -202,7 +202,7 @@ impl Writer<'_> {
 /// The settings that a reader of snapshots asks for.
 fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
     let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-    let mut environment = process.header().environment.iter();
+    let mut environment = process.journal.header().environment.iter();
     let found = environment.find(|(name, _)| names.contains(&name.as_str()));
     pickle.dictionary(|pickle| {
         pickle.text(names[0])?;
