@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
+use journal::reader::{Journal, OpenError, Stacks, TensorFile};
 use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
@@ -119,7 +119,11 @@ impl Process {
         let has_stacks = self.origins.stacks().is_some_and(|stacks| !stacks.is_empty());
         match (why, why.remedy(path, header, has_stacks)) {
             (Frameless::NoStack(NoStack::Off), Some(_)) => {
-                let or_torch = if self.tensors.is_some() { "" } else { " or --torch record" };
+                let or_torch = if self.tensors.is_some() {
+                    ""
+                } else {
+                    " or --torch record"
+                };
                 format!("have no stack: run the job with --stacks{or_torch}")
             }
             (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),

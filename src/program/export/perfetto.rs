@@ -192,7 +192,8 @@ impl<'w> Writer<'w> {
         let new = match place {
             Place::Thread(tid) => {
                 let thread = Message::default().number(THREAD_PID, process.journal.header().pid.into());
-                self.track().message(TRACK_THREAD, &thread.number(THREAD_TID, tid.into()))
+                self.track()
+                    .message(TRACK_THREAD, &thread.number(THREAD_TID, tid.into()))
             }
             Place::Range(_) => self.track().text(TRACK_NAME, "ranges"),
         };

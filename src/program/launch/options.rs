@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
 use base::text::shown;
-use base::units::lacks_unit;
 use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
@@ -301,11 +300,6 @@ impl JobOptions {
             shown(&others)
         ))
     }
-}
-
-/// Refuses a small number without a unit as the value of `option`.
-pub fn with_unit(option: &str, size: &str) -> Result<(), Failure> {
-    lacks_unit(size).map_or(Ok(()), |problem| Err(Failure::refused(format!("{option} {problem}"))))
 }
 
 fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {
