@@ -12,9 +12,8 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Way};
+use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Trace, Way};
 use super::torch::CachingAllocator;
-use super::trace::Trace;
 
 /// What a trace is played on, and how often.
 #[derive(Clone, Debug)]

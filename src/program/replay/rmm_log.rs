@@ -27,10 +27,13 @@ pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> R
     })
     .map_err(Unplayed::other)?;
     if let End::Cut(problem) = end {
-        if gathering.requests.is_empty() {
+        if gathering.trace.requests.is_empty() {
             return Err(Unplayed::other(problem));
         }
-        gathering.notes.push(format!("{problem}; what comes before is played"));
+        gathering
+            .trace
+            .notes
+            .push(format!("{problem}; what comes before is played"));
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
     let settings = &page.allocator_settings;
-    gathering.torch = TorchSettings {
+    gathering.trace.torch = TorchSettings {
         max_split_size: settings.max_split_size,
         roundup_divisions: settings.roundup_power2_divisions.clone(),
         has_tensors: true,
