@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use config::Change;
 use serde_json::Value;
 
-use self::connection::{Connection, JournalOf};
+use self::connection::JournalOf;
 use crate::analysis::watch::Watched;
 use crate::escaped;
 use crate::failure::Failure;
@@ -138,7 +138,7 @@ fn short(given: &str) -> String {
 
 /// The job's answer to a line.
 fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
-    let answer = Connection::to(pid)?.ask(line)?;
+    let answer = connection::ask(pid, line)?;
     if answer["ok"] == true {
         return Ok(answer);
     }
