@@ -256,11 +256,15 @@ impl SnapshotWriter<'_> {
             }
         }
         for (address, end) in segments.iter() {
-            let event = Event::segment(address, end - address);
-            self.records.push((0, event.encode(Api::torch_alloc, device)));
+            self.write(
+                0,
+                device,
+                Event::segment(address, end - address),
+                StackNumber::default(),
+            );
         }
         for one in before.values() {
-            self.write_alloc(0, device, *one);
+            self.write(0, device, Event::Alloc(one.allocation), one.stack);
         }
         // The last allocation at an address that is live at the end has the size of its block there.
         let mut last: HashMap<u64, usize> = HashMap::new();
@@ -274,48 +278,39 @@ impl SnapshotWriter<'_> {
         let mut live = before;
         for (number, event) in events.iter().enumerate() {
             let time_ns = self.since_ns(event.time_us);
-            let size = event.size.unwrap_or(0);
-            let record = match (event.action, event.addr) {
+            let (size, mut stack) = (event.size.unwrap_or(0), event.frames);
+            let what = match (event.action, event.addr) {
                 (Action::Alloc, Some(address)) => {
                     let known = at_end.get(&address).filter(|_| last.get(&address) == Some(&number));
                     let allocated = known.map_or(rounded(size), |block| block.allocation.allocated);
-                    let one = Live {
-                        allocation: Allocation::linear(address, size, allocated, streams.number(event.stream)),
-                        stack: event.frames,
-                    };
-                    live.insert(address, one);
-                    self.write_alloc(time_ns, device, one);
-                    continue;
+                    let allocation = Allocation::linear(address, size, allocated, streams.number(event.stream));
+                    live.insert(address, Live { allocation, stack });
+                    Event::Alloc(allocation)
                 }
                 (Action::FreeCompleted, Some(address)) => {
                     let Some(one) = live.remove(&address) else {
                         self.unmatched += 1;
                         continue;
                     };
-                    let freed = Event::free(one.allocation);
-                    freed.encode(Api::torch_free, device).with_stack(one.stack.0)
+                    stack = one.stack;
+                    Event::free(one.allocation)
                 }
-                (Action::SegmentAlloc, Some(address)) => {
-                    let segment = Event::segment(address, size);
-                    segment.encode(Api::torch_alloc, device).with_stack(event.frames.0)
-                }
-                (Action::SegmentFree, Some(address)) => {
-                    let segment = Event::segment_gone(address, size);
-                    segment.encode(Api::torch_free, device).with_stack(event.frames.0)
-                }
-                (Action::OutOfMemory, _) => {
-                    let failed = Event::out_of_memory(size).encode(Api::torch_alloc, device);
-                    failed.with_stack(event.frames.0)
-                }
+                (Action::SegmentAlloc, Some(address)) => Event::segment(address, size),
+                (Action::SegmentFree, Some(address)) => Event::segment_gone(address, size),
+                (Action::OutOfMemory, _) => Event::out_of_memory(size),
                 _ => continue,
             };
-            self.records.push((time_ns, record));
+            self.write(time_ns, device, what, stack);
         }
     }
 
-    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) {
-        let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
-        self.records.push((time_ns, record.with_stack(one.stack.0)));
+    fn write(&mut self, time_ns: u64, device: i16, event: Event, stack: StackNumber) {
+        let api = match event {
+            Event::Free { .. } | Event::SegmentFree { .. } => Api::torch_free,
+            _ => Api::torch_alloc,
+        };
+        self.records
+            .push((time_ns, event.encode(api, device).with_stack(stack.0)));
     }
 }
 

@@ -68,10 +68,10 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64
                 if count >= cut {
                     return Ok(());
                 }
-                device.apply(record, &mut |entry| {
-                    entries += 1;
-                    writer.entry(list, record, entry)
-                })
+                device.apply(record);
+                entries += device.entries.len() as u64;
+                let mut each = device.entries.drain(..);
+                each.try_for_each(|entry| writer.entry(list, record, entry))
             })?;
             device.finish();
             ended.push((number, device));
