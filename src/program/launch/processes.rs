@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::say::say;
 
-/// How long processes may take to end after SIGTERM, before they are killed.
-const TIME_TO_END: Duration = Duration::from_secs(3);
 /// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
 const TIME_TO_DIE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -48,11 +46,7 @@ pub fn interrupted() -> Option<i32> {
 
 /// Ends this program by the signal's default action.
 pub fn end_by(signal: i32) -> ! {
-    // SAFETY: numbers only.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
     std::process::exit(128 + signal)
 }
 
@@ -121,26 +115,17 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Asks the child and its group to end, and kills what does not end soon. Returns whether all have ended.
+    /// Kills the child and its group. Returns whether all have ended.
     pub fn end(&mut self) -> bool {
-        let (begun, asked_by) = (Instant::now(), interrupted());
-        let mut is_asked = false;
+        let begun = Instant::now();
         while self.is_alive() {
-            // A second signal means that the user does not want to wait.
-            let is_late = begun.elapsed() >= TIME_TO_END || interrupted() != asked_by;
-            if begun.elapsed() >= TIME_TO_END + TIME_TO_DIE {
+            if begun.elapsed() >= TIME_TO_DIE {
                 self.is_over = true;
                 let group = self.child.id();
                 say!("processes of the group {group} cannot be ended, and go on");
                 return false;
             }
-            if is_late {
-                self.signal(libc::SIGKILL);
-            } else if !std::mem::replace(&mut is_asked, true) {
-                self.signal(libc::SIGTERM);
-                // A stopped process handles signals only after it is continued.
-                self.signal(libc::SIGCONT);
-            }
+            self.signal(libc::SIGKILL);
             std::thread::sleep(PAUSE);
         }
         true

@@ -105,7 +105,16 @@ impl Ctl {
                 add_held(pid, &mut answer);
                 stats(answer, &names, json)
             }
-            Order::Trim { device } => trim(pid, device, json),
+            Order::Trim { device } => {
+                let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
+                let devices = ask(pid, &line)?["devices"].take();
+                print(json, &devices, |out| {
+                    devices.as_array().into_iter().flatten().try_for_each(|one| {
+                        let bytes = size(one["given_back"].as_u64().unwrap_or(0));
+                        writeln!(out, "device {}: {bytes} given back", short(&one["device"].to_string()))
+                    })
+                })
+            }
             Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
                 print(json, &dumped, |out| {
@@ -240,23 +249,6 @@ fn row(name: &str, value: &Value) -> Vec<String> {
         printable(&value.to_string(), LONGEST_TEXT),
         words,
     ]
-}
-
-fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
-    let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
-    let answer = ask(pid, &line)?;
-    print(json, &answer["devices"], |out| {
-        for one in answer["devices"].as_array().into_iter().flatten() {
-            let bytes = one["given_back"].as_u64().unwrap_or(0);
-            writeln!(
-                out,
-                "device {}: {} given back",
-                short(&one["device"].to_string()),
-                size(bytes)
-            )?;
-        }
-        Ok(())
-    })
 }
 
 #[cfg(test)]
