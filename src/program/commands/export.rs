@@ -174,14 +174,10 @@ impl Export {
 
     /// The name of the first argument, in the working folder.
     fn default_name(&self) -> PathBuf {
-        let path = self.paths.first().map(PathBuf::as_path);
-        let whole = path.and_then(|path| path.canonicalize().ok());
-        let stem = whole.as_deref().and_then(|path| {
-            if path.is_dir() {
-                path.file_name()
-            } else {
-                path.file_stem()
-            }
+        let whole = self.paths.first().and_then(|path| path.canonicalize().ok());
+        let stem = whole.as_deref().and_then(|path| match path.is_dir() {
+            true => path.file_name(),
+            false => path.file_stem(),
         });
         let stem = stem.map_or_else(|| "journal".into(), |stem| stem.to_string_lossy());
         PathBuf::from(format!("{stem}.{}", self.to.ending()))

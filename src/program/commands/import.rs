@@ -77,8 +77,7 @@ impl Import {
         let _spinner = progress::reading_long(file);
         let imported = match kind {
             Kind::Snapshot => import_snapshot(file, &path, self.force),
-            Kind::Log => import_log(file, false, &path, self.force, changed_ns(file)),
-            Kind::GzippedLog => import_log(file, true, &path, self.force, changed_ns(file)),
+            Kind::Log => import_log(file, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other => {

@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 
+use super::kind::{GZIP, is_named_gzip};
 use super::plain_file::{self, MOST_COMPRESSED, Unreadable};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -77,12 +78,14 @@ pub enum RowError {
 
 /// Reads a log, plain or gzipped. `each` gets every row. RMM quotes nothing, and a quotation mark must not join lines; other
 /// programs that write the log again quote fields.
-pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
+pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let file = plain_file::open(path)?;
     // A byte beyond what may come tells that more follows.
-    let (source, room): (Box<dyn Read>, u64) = if gzipped {
-        let room = plain_file::most_expanded(file.limit()).saturating_add(1);
-        (Box::new(MultiGzDecoder::new(file)), room)
+    let most = plain_file::most_expanded(file.limit()).saturating_add(1);
+    let mut file = BufReader::new(file);
+    let begin = file.fill_buf().map_err(Unreadable::from)?;
+    let (source, room): (Box<dyn Read>, u64) = if begin.starts_with(&GZIP) || is_named_gzip(path) {
+        (Box::new(MultiGzDecoder::new(file)), most)
     } else {
         (Box::new(file), u64::MAX)
     };

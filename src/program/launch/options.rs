@@ -151,7 +151,7 @@ impl JobOptions {
         // Nothing is said of what the user did not ask for.
         let mode = environment
             .own(table::TORCH.name)
-            .filter(|mode| *mode != Torch::Off.name() && (self.torch.is_some() || *mode != Torch::State.name()));
+            .filter(|mode| **mode != *Torch::Off.name() && (self.torch.is_some() || **mode != *Torch::State.name()));
         let hidden = mode.zip(hides_hook(command)).map(|(mode, (letter, reason))| {
             let mode = mode.to_string_lossy();
             format!("--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out")

@@ -24,13 +24,9 @@ pub enum Torch {
 }
 
 impl Torch {
-    pub fn name(self) -> &'static str {
-        match self {
-            Torch::State => "state",
-            Torch::Record => "record",
-            Torch::Allocator => "allocator",
-            Torch::Off => "off",
-        }
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// The variables for a job under the library at `library`.

@@ -44,7 +44,9 @@ pub struct Outcome {
 impl Outcome {
     /// The calls and waits of all repetitions.
     pub fn bill(&self) -> Bill {
-        sum(&self.repetitions)
+        let mut sum = Bill::default();
+        self.repetitions.iter().for_each(|&bill| sum += bill);
+        sum
     }
 
     /// Peak live / peak reserved. `None` if requests failed, because peak live contains the failed requests, too.
@@ -58,12 +60,6 @@ impl Outcome {
         let duration_ns = trace.duration_ns? as f64 * self.repetitions.len() as f64;
         Some(self.bill().total_ns() as f64 / duration_ns)
     }
-}
-
-fn sum(bills: &[Bill]) -> Bill {
-    let mut sum = Bill::default();
-    bills.iter().for_each(|&bill| sum += bill);
-    sum
 }
 
 /// The names of the models of frameworks' allocators.

@@ -7,8 +7,8 @@ use super::requests::{LastUse, Way};
 use crate::import::rmm_log::{Action, End, read};
 
 /// Collects the requests of a log. If the log was cut short, the complete lines are kept and a note says so.
-pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> Result<(), Unplayed> {
-    let end = read(path, gzipped, &mut |row| {
+pub(super) fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), Unplayed> {
+    let end = read(path, &mut |row| {
         if let Some(now_ns) = row.at_ns {
             gathering.at(now_ns);
         }

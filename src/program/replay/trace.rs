@@ -43,13 +43,11 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
                 "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
             ));
         }
-        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => {
+        Kind::Log | Kind::Empty if device.is_some() => {
             let problem = "is a log, which names no devices: leave --device out";
             return Err(Unplayed::OfDevice(problem.to_owned()));
         }
-        Kind::Log | Kind::GzippedLog | Kind::Empty => {
-            rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
-        }
+        Kind::Log | Kind::Empty => rmm_log::gather(path, &mut gathering)?,
     }
     let trace = gathering.end();
     if trace.requests.is_empty() {

@@ -61,11 +61,14 @@ impl Reconcile {
     pub fn show(self) -> Result<(), Failure> {
         let targets = self.targets()?;
         let (devices, is_unread) = look(&targets)?;
-        let round = Round {
-            devices,
-            bound: self.bound,
+        let bound = self.bound;
+        let round = Round { devices, bound };
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let written = match self.json {
+            true => escaped::pretty(&mut out, &round.as_json()),
+            false => device_tables::write(&mut out, &round),
         };
-        self.print(&round).map_err(Failure::unwritten)?;
+        written.and_then(|()| out.flush()).map_err(Failure::unwritten)?;
         if round.within_bound() && !is_unread {
             Ok(())
         } else {
@@ -99,16 +102,6 @@ impl Reconcile {
         } else {
             Err(Failure::refused(problems.join("\n")))
         }
-    }
-
-    fn print(&self, round: &Round) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            escaped::pretty(&mut out, &round.as_json())?;
-        } else {
-            device_tables::write(&mut out, round)?;
-        }
-        out.flush()
     }
 }
 
