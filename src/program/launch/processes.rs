@@ -9,6 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
+    test_kill_process_group, waitpgid,
+};
+
 use crate::say::say;
 
 /// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
@@ -35,8 +40,8 @@ pub fn take_charge() {
             }
         }
     }
-    // SAFETY: the call takes numbers only. If the kernel refuses, orphans go to another process and are not found.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    // If the kernel refuses, orphans go to another process and are not found.
+    let _ = set_child_subreaper(Some(getpid()));
 }
 
 /// The signal that asked this program to end, if one came.
@@ -75,7 +80,7 @@ impl Group {
         // kill the child when this program is killed.
         unsafe {
             command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                set_parent_process_death_signal(Some(Signal::KILL))?;
                 Ok(())
             });
         }
@@ -125,16 +130,10 @@ impl Group {
                 say!("processes of the group {group} cannot be ended, and go on");
                 return false;
             }
-            self.signal(libc::SIGKILL);
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             std::thread::sleep(PAUSE);
         }
         true
-    }
-
-    /// Sends a signal to the group; 0 only asks whether it has processes.
-    fn signal(&self, signal: libc::c_int) -> bool {
-        // SAFETY: the call takes numbers only. The group had processes when it was looked at last, so its number is its own.
-        unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) == 0 }
     }
 
     /// Whether the group has processes. Those that have ended are reaped.
@@ -142,11 +141,10 @@ impl Group {
         if self.is_over || matches!(self.look(), Ok(None)) {
             return !self.is_over;
         }
-        let group = self.child.id() as libc::pid_t;
-        // SAFETY: the call writes nothing. The leader was waited for, and no other code waits for orphans of its group, which
-        // became children of this program.
-        while unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
-        self.is_over = !self.signal(0);
+        let group = Pid::from_child(&self.child);
+        // The leader was waited for, and no other code waits for orphans of its group, which became children of this program.
+        while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
+        self.is_over = test_kill_process_group(group).is_err();
         !self.is_over
     }
 }

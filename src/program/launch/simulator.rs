@@ -3,13 +3,15 @@
 //! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime, cuBLAS and cuDNN
 //! are preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
-use std::io;
+use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use super::environment::Variables;
 use super::library::find_part;
@@ -23,7 +25,7 @@ const STAND_INS: [&str; 5] = [
     "libcudnn.so.",
 ];
 /// Above the descriptor numbers that shell scripts use.
-const FIRST_DESCRIPTOR: libc::c_int = 200;
+const FIRST_DESCRIPTOR: RawFd = 200;
 
 /// What `--sim` asks for: `24GiB`, or `2x24GiB`.
 #[derive(Clone, Copy, Debug)]
@@ -110,25 +112,13 @@ impl std::fmt::Display for Simulated {
 /// descriptor of this process (`/proc/PID/fd/N`). It stays valid for the job, because this process becomes the job. The
 /// kernel removes the file when no process uses it.
 fn shared_state() -> Result<String, Failure> {
-    let failure = || {
-        Failure::failed(format!(
-            "cannot make the simulated GPU's shared state: {}",
-            io::Error::last_os_error()
-        ))
-    };
-    // SAFETY: the name is NUL-terminated, and the other arguments are numbers. The descriptor kept is not
-    // close-on-exec, because the job needs it.
-    unsafe {
-        // The raw call, because glibc has its function from version 2.27 on only.
-        let low = libc::syscall(libc::SYS_memfd_create, c"simgpu".as_ptr(), 0) as libc::c_int;
-        if low < 0 {
-            return Err(failure());
-        }
-        let high = libc::fcntl(low, libc::F_DUPFD, FIRST_DESCRIPTOR);
-        let fd = if high < 0 { low } else { high };
-        if fd != low {
-            libc::close(low);
-        }
-        Ok(format!("/proc/{}/fd/{fd}", libc::getpid()))
-    }
+    let made = memfd_create("simgpu", MemfdFlags::empty()).and_then(|low| {
+        let file = fcntl_dupfd_cloexec(&low, FIRST_DESCRIPTOR).unwrap_or(low);
+        // The job needs it.
+        fcntl_setfd(&file, FdFlags::empty())?;
+        Ok(file.into_raw_fd())
+    });
+    let file =
+        made.map_err(|error| Failure::failed(format!("cannot make the simulated GPU's shared state: {error}")))?;
+    Ok(format!("/proc/{}/fd/{file}", std::process::id()))
 }
