@@ -1,10 +1,12 @@
 //! `vramshim stress`: a driver without a fault passes, and each fault is told with the exit code 1.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{Job, MIB, client, program, simulated};
+use tempfile::TempDir;
 
 /// A short run on a simulated GPU. Each strategy plays two rounds, or as many as its share of the time lets begin.
 fn stress(arguments: &[&str]) -> Job {
@@ -246,6 +248,88 @@ fn kinds_that_are_not_there_are_left_out() {
     for turn in turns(&page) {
         assert_eq!(turn["left_out"], json!(["cuMemCreate"]), "{turn}");
     }
+}
+
+// ---- against a baseline
+
+/// A baseline of passthrough in a folder of its own.
+fn baseline() -> (TempDir, PathBuf) {
+    let finished = stress(&["--strategy", "passthrough", "--json"]).run().ok();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("baseline.json");
+    std::fs::write(&path, finished.stdout).unwrap();
+    (folder, path)
+}
+
+fn against(path: &Path, more: &[&str]) -> Job {
+    stress(&["--strategy", "passthrough", "--against", path.to_str().expect("a path")]).args(more)
+}
+
+#[test]
+fn a_run_is_compared_with_a_baseline() {
+    let (_folder, path) = baseline();
+    let (page, code) = page(against(&path, &[]));
+    assert_eq!(code, 0, "{page:#}");
+    assert_eq!(page["against"]["differences"], json!([]), "{page:#}");
+    assert!(page["against"]["prices"].as_array().unwrap().len() > 5, "{page:#}");
+    // Idle memory that moved by little is not told, nor are prices of few calls.
+    let mut then: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let device = &mut then["devices"][0];
+    let idle = device["turns"][0]["free_at_idle_bytes"].as_u64().unwrap();
+    device["name"] = "another".into();
+    device["turns"][0]["free_at_idle_bytes"] = (idle + MIB).into();
+    device["turns"][0]["prices"] = json!({"cuMemMap to 16 MiB": {"count": 3, "p50_ns": 1}});
+    let differences = |then: &Value| {
+        std::fs::write(&path, then.to_string()).unwrap();
+        let job = against(&path, &[]).env("SIMGPU_DRIVER_VERSION", "12080");
+        let (page, code) = self::page(job);
+        assert_eq!((code, &page["against"]["prices"]), (0, &json!([])), "{page:#}");
+        let differences = page["against"]["differences"].as_array().unwrap().clone();
+        differences
+            .iter()
+            .map(|one| one["what"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(differences(&then), ["cuda_version", "device 0: name"]);
+    then["devices"][0]["turns"][0]["free_at_idle_bytes"] = (idle + 100 * MIB).into();
+    then["devices"][0]["ordinal"] = 1.into();
+    assert_eq!(differences(&then).len(), 11, "a device that went and one that came");
+}
+
+/// The price is a hundred times what it was, so the machine's load decides nothing.
+#[test]
+fn a_price_that_rose_is_told() {
+    let (_folder, path) = baseline();
+    let (told, code) = page(against(&path, &[]).env("SIMGPU_LATENCY", "cuMemAlloc=5ms"));
+    assert_eq!(code, 0, "{told:#}");
+    let mut prices = told["against"]["prices"].as_array().unwrap().iter();
+    let first = prices
+        .find(|price| price["what"].as_str().unwrap().contains(": cuMemAlloc to "))
+        .unwrap();
+    assert!(first["ratio"].as_f64() > Some(10.0), "{first}");
+}
+
+#[test]
+fn a_file_that_is_no_baseline_is_refused_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file.json");
+    let refused = |path: &Path| {
+        let finished = against(path, &[]).run();
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        finished.stderr
+    };
+    for contents in ["", "{\"a\": 1}", "{\"vramshim_baseline\": 1, \"devices\": 3}"] {
+        std::fs::write(&path, contents).unwrap();
+        assert!(refused(&path).contains("file.json"), "{contents}");
+    }
+    let (_folder, run) = baseline();
+    let other =
+        std::fs::read_to_string(run)
+            .unwrap()
+            .replacen("\"vramshim_baseline\": 1", "\"vramshim_baseline\": 7", 1);
+    std::fs::write(&path, other).unwrap();
+    assert!(refused(&path).contains("version 7"));
+    refused(&folder.path().join("none.json"));
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //!
 //! A `worker` is a process under the library. It takes memory, writes patterns and reads them back, and gives the memory
 //! back. At rest points it asks the ledger, the driver and NVML, and `compare` compares them with its own count. This side
-//! starts a worker, hears its `outcome`, and asks whether the device has its memory back.
+//! starts a worker, hears its `outcome`, and asks whether the device has its memory back. `baseline` compares two runs.
 
+pub mod baseline;
 mod compare;
 pub mod outcome;
 mod worker;

@@ -1,4 +1,4 @@
-//! What a worker is told, what it tells, what calls cost, what can break, and what came of all turns.
+//! What a worker is told, what it tells, what calls cost, and what can break.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -64,32 +64,6 @@ pub struct Order {
     pub bound: u64,
     /// How long a call may take.
     pub patience: Duration,
-}
-
-/// What came of all turns.
-#[derive(Serialize)]
-pub struct Run {
-    /// The version of vramshim.
-    pub program: &'static str,
-    pub seed: u64,
-    /// Whether nothing broke, and the run went on to its end.
-    pub passed: bool,
-    /// By `cuDriverGetVersion`: 13000 is 13.0.
-    pub cuda_version: i32,
-    /// The version of the driver, by its kernel module.
-    pub driver: Option<String>,
-    pub devices: Vec<Device>,
-}
-
-#[derive(Serialize)]
-pub struct Device {
-    pub ordinal: i32,
-    pub uuid: String,
-    pub name: String,
-    pub total_bytes: u64,
-    /// The most bytes that a worker was allowed to hold.
-    pub memory_bytes: u64,
-    pub turns: Vec<Outcome>,
 }
 
 /// What came of a turn so far. A worker prints it as a line of JSON at each rest point and at its end.

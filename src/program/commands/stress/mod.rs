@@ -3,9 +3,11 @@
 
 mod page;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use base::text::shown;
 use clap::Args;
 use config::table;
 use policy::Strategy;
@@ -20,7 +22,8 @@ use crate::launch::processes;
 use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
 use crate::stress;
-use crate::stress::outcome::{Device, Kind, Order, Outcome, Run};
+use crate::stress::baseline::{Baseline, Comparison, Device, VERSION};
+use crate::stress::outcome::{Kind, Order, Outcome};
 pub use crate::stress::work;
 
 /// The hidden subcommand that a worker runs.
@@ -30,10 +33,12 @@ pub const WORKER: &str = "stress-worker";
 const EXAMPLES: &str = "\
 Examples:
   vramshim stress                                   # ten minutes
-  vramshim stress --quick --json                    # 15 seconds
+  vramshim stress --quick --json > baseline.json    # 15 seconds
+  vramshim stress --against baseline.json           # what changed
   CUDA_VISIBLE_DEVICES=0 vramshim stress --strategy auto_growth --seed 4711
 
-Exit codes: 0 nothing broke; 1 something broke, or the driver does not answer; 2 wrong usage.";
+Exit codes: 0 nothing broke; 1 something broke, or the driver does not answer; 2 wrong usage, or a baseline that cannot be \
+used.";
 
 /// How long each strategy is used with `--quick`.
 const QUICK: Duration = Duration::from_secs(5);
@@ -65,7 +70,11 @@ pub struct Stress {
     #[arg(long, value_name = "N", default_value_t = fastrand::u64(..1_000_000_000), hide_default_value = true)]
     seed: u64,
 
-    /// Print JSON
+    /// Compare with the outcome of an earlier run, which --json printed
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+
+    /// Print JSON: the outcome, and the comparison with --against
     #[arg(long)]
     json: bool,
 
@@ -91,6 +100,10 @@ fn strategy(text: &str) -> Result<Strategy, String> {
 
 impl Stress {
     pub fn work(mut self) -> Result<(), Failure> {
+        let read = |path: &PathBuf| {
+            Baseline::read(path).map_err(|why| Failure::refused(format!("--against {}: {why}", shown(path))))
+        };
+        let before = self.against.as_ref().map(read).transpose()?;
         if self.strategy.is_empty() {
             self.strategy = Strategy::ALL.to_vec();
         }
@@ -98,8 +111,9 @@ impl Stress {
             self.time = QUICK * self.strategy.len() as u32;
         }
         processes::take_charge();
-        let run = self.run();
-        if let Ok(run) = &run {
+        let mut run = self.run();
+        if let Ok(run) = &mut run {
+            run.against = before.map(|before| Comparison::new(&before, run));
             page::print(run, self.json).map_err(Failure::unwritten)?;
         }
         if let Some(signal) = processes::interrupted() {
@@ -109,7 +123,7 @@ impl Stress {
     }
 
     /// Plays all turns: the devices at the same time, the strategies one after the other.
-    fn run(&self) -> Result<Run, Failure> {
+    fn run(&self) -> Result<Baseline, Failure> {
         let library = find_library(None)?;
         check_loads(&library)?;
         let (stand_ins, variables) = self.sim.map(Simulated::find).transpose()?.unwrap_or_default();
@@ -137,13 +151,15 @@ impl Stress {
         bar.finish_and_clear();
         let mut turns = devices.iter().flat_map(|device| &device.turns);
         let all_passed = turns.all(|turn| turn.is_done && turn.fault.is_none());
-        Ok(Run {
-            program: env!("CARGO_PKG_VERSION"),
+        Ok(Baseline {
+            vramshim_baseline: VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
             seed: self.seed,
             passed: all_passed && processes::interrupted().is_none(),
             cuda_version: driver.version.unwrap_or(0),
             driver: driver_release(),
             devices,
+            against: None,
         })
     }
 

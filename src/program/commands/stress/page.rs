@@ -2,14 +2,18 @@
 
 use std::io::{self, Write};
 
+use base::text::many;
+
 use crate::escaped;
 use crate::render::format::{count, printable, size};
-use crate::stress::outcome::{Device, Run};
+use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
+/// A price that changed by less than this factor is not told.
+const WORTH_TELLING: f64 = 1.5;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
-pub fn print(run: &Run, as_json: bool) -> io::Result<()> {
+pub fn print(run: &Baseline, as_json: bool) -> io::Result<()> {
     let out = &mut io::stdout().lock();
     if as_json {
         return escaped::pretty(out, run);
@@ -20,12 +24,15 @@ pub fn print(run: &Run, as_json: bool) -> io::Result<()> {
     for device in &run.devices {
         add_device(&mut lines, device);
     }
+    if let Some(comparison) = &run.against {
+        add_comparison(&mut lines, comparison);
+    }
     lines.extend([String::new(), verdict(run)]);
     // A driver or a file may have written parts of a line.
     (lines.iter()).try_for_each(|line| writeln!(out, "{}", printable(line, MOST_CHARACTERS)))
 }
 
-fn verdict(run: &Run) -> String {
+fn verdict(run: &Baseline) -> String {
     let turns = || run.devices.iter().flat_map(|device| &device.turns);
     let broke = turns().filter(|turn| turn.fault.is_some()).count();
     let never_compared = turns().all(|turn| turn.compared == 0) && turns().any(|turn| turn.not_compared > 0);
@@ -61,5 +68,28 @@ fn add_device(lines: &mut Vec<String>, device: &Device) {
             add(format!("again: {}", fault.again));
             add(format!("journal: {}", fault.folder));
         }
+    }
+}
+
+fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
+    let differences = many(comparison.differences.len() as u64, "difference");
+    lines.extend([String::new(), format!("Against the baseline: {differences}")]);
+    for one in &comparison.differences {
+        lines.push(format!(
+            "  {}: {}, was {}",
+            one.what.replace('_', " "),
+            one.now,
+            one.before
+        ));
+    }
+    let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
+    let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();
+    let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
+    lines.push(format!(
+        "  {changed} of {all} prices changed by half or more; --json lists all."
+    ));
+    for price in told.iter().take(10) {
+        let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
+        lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }
 }
