@@ -4,24 +4,20 @@
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use base::units::parse_size;
 use clap::Args;
 use journal::reader::{Stacks, TensorFile};
 
 use crate::analysis::budget;
 use crate::analysis::running::{FileId, file_id};
 use crate::failure::Failure;
+use crate::number::size;
 
 /// The option that bounds what a command keeps of journals.
 #[derive(Args)]
 pub struct MaxMemory {
     /// Memory for a journal's live allocations; one that needs more is left out
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     max_memory: u64,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "give bytes or a unit, such as 64MiB".to_owned())
 }
 
 impl MaxMemory {

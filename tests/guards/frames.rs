@@ -29,9 +29,11 @@ fn log_of(job: &Path) -> tempfile::TempDir {
 fn other_text_is_copied_as_it_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("job.log");
-    let text = "step 1\rstep 2\r\n\x1b[31mred\x1b[0m\n";
+    let text = "step 1\rstep 2\r\n\x1b[31mred\x1b[0m\n  /does/not/exist+0x10 [00ff] (f)\nno line feed";
     fs::write(&log, text).expect("the log");
-    assert_eq!(named(&log).text, text);
+    let output = named(&log);
+    assert_eq!(output.text, text);
+    assert_says(&output.said, "/does/not/exist: the file cannot be read");
 }
 
 #[test]

@@ -231,8 +231,8 @@ fn arguments_that_name_no_job_are_refused() {
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),
-        (&[text, "--bound", "many"], "--bound \"many\" is no size"),
-        (&[text, "--bound", "16"], "--bound 16 is 16 bytes; type 16GiB"),
+        (&[text, "--bound", "many"], "'--bound <SIZE>': no size"),
+        (&[text, "--bound", "16"], "'--bound <SIZE>': 16 is 16 bytes; type 16GiB"),
         (&[], "PID|FOLDER|FILE"),
     ] {
         let output = reconcile(arguments).printed();

@@ -45,7 +45,7 @@ fn run_refuses_what_would_have_no_effect() {
         "--sim 2x1GiB --limit GPU-dead=1GiB => there is no device GPU-dead, only GPU-51585f66-6d74-7b82-8990-979ea5acb3ba, GPU-",
         "--sim 2x1GiB --limit 2=1GiB => --limit 2=1GiB: there is no device 2, only devices 0 to 1",
         "--sim 1GiB --limit 3=1GiB => --limit 3=1GiB: there is no device 3, only device 0",
-        "--sim 2x1GiB --limit 1=1GiB CUDA_VISIBLE_DEVICES=1 => leaves the job one device, which is its device 0",
+        "--sim 2x1GiB --limit 1=1GiB CUDA_VISIBLE_DEVICES=1 => leaves the job 1 device, numbered from 0",
         "--sim 1GiB VRAMSHIM_MEMORY_LIMIT=5=8GiB => VRAMSHIM_MEMORY_LIMIT=5=8GiB: there is no device 5, only device 0",
         "VRAMSHIM_MEMORY_LIMIT=8 => VRAMSHIM_MEMORY_LIMIT=\"8\" is not accepted",
         "VRAMSHIM_MEMORY_LIMIT=0=8 => a size with a unit",

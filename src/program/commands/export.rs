@@ -108,7 +108,7 @@ impl Export {
         if processes.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
-        processes.sort_by_key(|process| (process.header().wall_start_ns, process.header().pid));
+        processes.sort_by_key(|process| (process.journal.header().wall_start_ns, process.journal.header().pid));
         let request = Request {
             format: self.to,
             at: self.at,
@@ -174,14 +174,10 @@ impl Export {
 
     /// The name of the first argument, in the working folder.
     fn default_name(&self) -> PathBuf {
-        let path = self.paths.first().map(PathBuf::as_path);
-        let whole = path.and_then(|path| path.canonicalize().ok());
-        let stem = whole.as_deref().and_then(|path| {
-            if path.is_dir() {
-                path.file_name()
-            } else {
-                path.file_stem()
-            }
+        let whole = self.paths.first().and_then(|path| path.canonicalize().ok());
+        let stem = whole.as_deref().and_then(|path| match path.is_dir() {
+            true => path.file_name(),
+            false => path.file_stem(),
         });
         let stem = stem.map_or_else(|| "journal".into(), |stem| stem.to_string_lossy());
         PathBuf::from(format!("{stem}.{}", self.to.ending()))

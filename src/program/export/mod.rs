@@ -18,7 +18,7 @@ mod torch_snapshot;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base::cuda::HOST_DEVICE;
 use base::text::shown;
@@ -82,7 +82,7 @@ pub struct Request {
 }
 
 /// What was written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Done {
     pub files: Vec<PathBuf>,
     /// Events that were read, tensors included; of a CSV file, its rows.
@@ -103,19 +103,15 @@ pub enum ExportError {
     Io(#[from] io::Error),
 }
 
-/// The files that an export can write.
+/// The files that an export can write: of Parquet, also those of the other tables.
 pub fn files(request: &Request) -> Vec<PathBuf> {
     let mut files = vec![request.out.clone()];
     if request.format == Format::Parquet {
-        files.extend(["stacks", "frames"].map(|table| beside(&request.out, table)));
+        let stem = request.out.file_stem().unwrap_or_default().to_string_lossy();
+        let beside = |table: &str| request.out.with_file_name(format!("{stem}.{table}.parquet"));
+        files.extend(["stacks", "frames"].map(beside));
     }
     files
-}
-
-/// The file of another table of the same export.
-fn beside(path: &Path, table: &str) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!("{stem}.{table}.parquet"))
 }
 
 /// The name of the memory of a device.
@@ -132,8 +128,9 @@ pub fn export(processes: &[Process], request: &Request) -> Result<Done, ExportEr
         processes,
         request,
         done: Done {
+            files: vec![request.out.clone()],
+            events: 0,
             notes: processes.iter().flat_map(|process| process.notes.clone()).collect(),
-            ..Done::default()
         },
     };
     let mut out = Output::create(&request.out, request.force)?;
@@ -152,7 +149,6 @@ pub fn export(processes: &[Process], request: &Request) -> Result<Done, ExportEr
     }
     out.finish()?;
     let mut done = run.done;
-    done.files.insert(0, request.out.clone());
     done.notes.extend(processes.iter().filter_map(Process::damage));
     Ok(done)
 }
@@ -168,8 +164,8 @@ impl Run<'_> {
     fn cut(&self, process: &Process, default: At) -> Result<moment::Cut, ExportError> {
         let at = self.request.at.unwrap_or(default);
         moment::find(process, at)?.ok_or_else(|| match at {
-            At::Oom => ExportError::NoFailure(process.path().to_owned()),
-            At::Peak | At::End => ExportError::NoMemory(process.path().to_owned()),
+            At::Oom => ExportError::NoFailure(process.journal.path().to_owned()),
+            At::Peak | At::End => ExportError::NoMemory(process.journal.path().to_owned()),
         })
     }
 
@@ -255,14 +251,12 @@ impl Run<'_> {
             self.done.notes.push(note.to_owned());
             return Ok(());
         }
-        let paths = ["stacks", "frames"].map(|table| beside(&self.request.out, table));
-        let create = |path: &PathBuf| Output::create(path, self.request.force);
-        let (mut stacks_out, mut frames_out) = (create(&paths[0])?, create(&paths[1])?);
+        self.done.files = files(self.request);
+        let create = |place: usize| Output::create(&self.done.files[place], self.request.force);
+        let (mut stacks_out, mut frames_out) = (create(1)?, create(2)?);
         stacks.write_stacks(&mut stacks_out)?;
         stacks.write_frames(&mut frames_out)?;
         stacks_out.finish()?;
-        frames_out.finish()?;
-        self.done.files.extend(paths);
-        Ok(())
+        frames_out.finish()
     }
 }

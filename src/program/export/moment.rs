@@ -2,11 +2,12 @@
 
 use std::io;
 
-use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::{Event, Record};
+use base::cuda::HOST_DEVICE;
+use journal::format::Event;
 
 use super::exported_process::Process;
 use crate::analysis::ledger::Ledger;
+use crate::analysis::scene::is_out_of_memory;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum At {
@@ -20,11 +21,6 @@ pub enum At {
 
 /// How many entries have taken effect at a moment.
 pub type Cut = u64;
-
-pub fn is_out_of_memory(record: &Record) -> bool {
-    let out_of_memory = DriverError::OUT_OF_MEMORY.0;
-    matches!(record.event, Event::AllocFailed { result, .. } if result == out_of_memory)
-}
 
 /// Finds the moment. `None` if the process has no such moment.
 pub fn find(process: &Process, at: At) -> io::Result<Option<Cut>> {
@@ -44,7 +40,7 @@ pub fn find(process: &Process, at: At) -> io::Result<Option<Cut>> {
             highest = highest.max(level);
             is_higher
         } else {
-            is_out_of_memory(record)
+            matches!(record.event, Event::AllocFailed { result, .. } if is_out_of_memory(result))
         };
         if is_it {
             found = Some(count + 1);

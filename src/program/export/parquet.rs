@@ -192,7 +192,7 @@ fn put<T: DataType>(
 fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
     let row = Row::new(process, record);
     vec![
-        process.header().pid.into(),
+        process.journal.header().pid.into(),
         record.time_ns.into(),
         process.unix_ns(record.time_ns).into(),
         record.tid.into(),

@@ -15,7 +15,6 @@ use journal::format::{Event, MarkKind, Record};
 
 use super::exported_process::Process;
 use super::memory_name;
-use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, result_name};
 
@@ -89,25 +88,13 @@ const INSTANT: u64 = 3;
 const COUNTER: u64 = 4;
 const SIZE_BYTES: u64 = 3;
 
+/// Where a failure, a mark or a range is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Counter {
-    Live,
-    Reserved,
-    Limit,
-    Free,
-    Resident,
-}
-
-impl Counter {
-    fn name(self) -> &'static str {
-        match self {
-            Counter::Live => "live",
-            Counter::Reserved => "reserved",
-            Counter::Limit => "limit",
-            Counter::Free => "free (measured)",
-            Counter::Resident => "resident",
-        }
-    }
+enum Place {
+    Thread(u32),
+    /// A range that may end on another thread than it began on, by its text. Ranges with different texts may overlap, and
+    /// slices of one track may not.
+    Range(u64),
 }
 
 pub struct Writer<'w> {
@@ -116,11 +103,10 @@ pub struct Writer<'w> {
     /// Which process is written, from 1.
     sequence: u64,
     process: u64,
-    counters: HashMap<(i16, Counter), (u64, Option<u64>)>,
-    threads: HashMap<u32, u64>,
-    /// The tracks of the ranges that are no thread's, by their texts. Ranges with different texts may overlap, and slices of
-    /// one track may not.
-    ranges: HashMap<u64, u64>,
+    /// By device and name: the track, and the value that was written last.
+    counters: HashMap<(i16, &'static str), (u64, u64)>,
+    /// The tracks of failures and marks.
+    tracks: HashMap<Place, u64>,
     ledger: Ledger,
 }
 
@@ -132,8 +118,7 @@ impl<'w> Writer<'w> {
             sequence: 0,
             process: 0,
             counters: HashMap::new(),
-            threads: HashMap::new(),
-            ranges: HashMap::new(),
+            tracks: HashMap::new(),
             ledger: Ledger::default(),
         }
     }
@@ -162,10 +147,9 @@ impl<'w> Writer<'w> {
     pub fn process(&mut self, process: &Process) -> io::Result<()> {
         self.sequence += 1;
         self.counters.clear();
-        self.threads.clear();
-        self.ranges.clear();
+        self.tracks.clear();
         self.ledger = Ledger::default();
-        let header = process.header();
+        let header = process.journal.header();
         let mut about = Message::default().number(PROCESS_PID, header.pid.into());
         for word in &header.command_line {
             about = about.text(PROCESS_CMDLINE, word);
@@ -174,24 +158,24 @@ impl<'w> Writer<'w> {
         self.process = self.describe(Message::default().message(TRACK_PROCESS, &about))?;
         for device in &header.devices {
             if let (Some(limit), Ok(ordinal)) = (device.limit, i16::try_from(device.ordinal)) {
-                self.count(header.wall_start_ns, ordinal, Counter::Limit, limit)?;
+                self.count(header.wall_start_ns, ordinal, "limit", limit)?;
             }
         }
         Ok(())
     }
 
-    fn count(&mut self, timestamp: u64, device: i16, counter: Counter, value: u64) -> io::Result<()> {
+    fn count(&mut self, timestamp: u64, device: i16, counter: &'static str, value: u64) -> io::Result<()> {
         let track = match self.counters.get(&(device, counter)) {
-            Some(&(_, Some(last))) if last == value => return Ok(()),
+            Some(&(_, last)) if last == value => return Ok(()),
             Some(&(track, _)) => track,
             None => {
-                let name = format!("{} {}", memory_name(device), counter.name());
+                let name = format!("{} {}", memory_name(device), counter);
                 let unit = Message::default().number(COUNTER_UNIT, SIZE_BYTES);
                 let track = self.track().text(TRACK_NAME, &name);
                 self.describe(track.message(TRACK_COUNTER, &unit))?
             }
         };
-        self.counters.insert((device, counter), (track, Some(value)));
+        self.counters.insert((device, counter), (track, value));
         let event = event(COUNTER, track).number(EVENT_COUNTER_VALUE, value.min(i64::MAX as u64));
         self.event(timestamp, &event)
     }
@@ -201,24 +185,20 @@ impl<'w> Writer<'w> {
         self.write(packet.message(TRACK_EVENT, event))
     }
 
-    fn thread(&mut self, process: &Process, tid: u32) -> io::Result<u64> {
-        if let Some(&track) = self.threads.get(&tid) {
+    fn track_of(&mut self, process: &Process, place: Place) -> io::Result<u64> {
+        if let Some(&track) = self.tracks.get(&place) {
             return Ok(track);
         }
-        let thread = Message::default().number(THREAD_PID, process.header().pid.into());
-        let thread = thread.number(THREAD_TID, tid.into());
-        let track = self.describe(self.track().message(TRACK_THREAD, &thread))?;
-        self.threads.insert(tid, track);
-        Ok(track)
-    }
-
-    /// The track for the ranges with this text, which may end on another thread than they began on.
-    fn range(&mut self, text: u64) -> io::Result<u64> {
-        if let Some(&track) = self.ranges.get(&text) {
-            return Ok(track);
-        }
-        let track = self.describe(self.track().text(TRACK_NAME, "ranges"))?;
-        self.ranges.insert(text, track);
+        let new = match place {
+            Place::Thread(tid) => {
+                let thread = Message::default().number(THREAD_PID, process.journal.header().pid.into());
+                self.track()
+                    .message(TRACK_THREAD, &thread.number(THREAD_TID, tid.into()))
+            }
+            Place::Range(_) => self.track().text(TRACK_NAME, "ranges"),
+        };
+        let track = self.describe(new)?;
+        self.tracks.insert(place, track);
         Ok(track)
     }
 
@@ -228,18 +208,18 @@ impl<'w> Writer<'w> {
         let host = matches!(record.event, Event::Alloc(one) | Event::Free { allocation: one, .. }
             if matches!(one.class.known(), Some(Class::Host | Class::HostRegistered)));
         let device = if host { HOST_DEVICE } else { record.device };
-        let levels = self.ledger.devices.get(&device).map(|ledger: &DeviceLedger| ledger.all);
+        let levels = self.ledger.devices.get(&device).map(|ledger| ledger.all);
         if let Some(all) = levels
             && all.count > 0
         {
-            self.count(now, device, Counter::Live, all.allocated.current)?;
-            self.count(now, device, Counter::Reserved, all.reserved.current)?;
+            self.count(now, device, "live", all.allocated.current)?;
+            self.count(now, device, "reserved", all.reserved.current)?;
         }
         let of_process = matches!(record.api.known(), Some(Api::nvtxRangeStart | Api::nvtxRangeEnd));
         let track = match record.event {
-            Event::Mark { text, .. } if of_process => self.range(text)?,
+            Event::Mark { text, .. } if of_process => self.track_of(process, Place::Range(text))?,
             Event::AllocFailed { .. } | Event::FreeFailed { .. } | Event::Mark { .. } => {
-                self.thread(process, record.tid)?
+                self.track_of(process, Place::Thread(record.tid))?
             }
             _ => 0,
         };
@@ -250,8 +230,8 @@ impl<'w> Writer<'w> {
         match record.event {
             Event::Measured {
                 mem_info: Some(info), ..
-            } => self.count(now, record.device, Counter::Free, info.free),
-            Event::Host(memory) => self.count(now, HOST_DEVICE, Counter::Resident, memory.resident),
+            } => self.count(now, record.device, "free (measured)", info.free),
+            Event::Host(memory) => self.count(now, HOST_DEVICE, "resident", memory.resident),
             Event::AllocFailed { requested, result, .. } => {
                 let name = format!("{} of {} failed", api_name(record.api.number()), size(requested));
                 let annotations = failure(process, record, requested, result).into_iter();

@@ -3,7 +3,7 @@
 //! PyTorch's segments become segments of a policy, and its blocks the allocations inside them. What was live before
 //! PyTorch recorded is found by playing the trace backwards from the segments at its end, and is allocated at time 0.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use base::api::Api;
@@ -57,13 +57,7 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
     if times().next().is_none() {
         notes.push("the snapshot has no history: the journal has what was live, at one moment".to_owned());
     }
-    let about = About {
-        wall_start_ns: first_us.saturating_mul(1000),
-        job: name_of(source),
-        strategy: "PyTorch".to_owned(),
-        host: IMPORTED.to_owned(),
-        ..About::default()
-    };
+    let about = about(source, "PyTorch", first_us.saturating_mul(1000));
     let mut target = Target::create(path, force, &about)?;
     let mut texts = Texts::default();
     let mut writer = SnapshotWriter {
@@ -96,15 +90,14 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
     })
 }
 
-fn name_of(source: &Path) -> String {
-    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// A live allocation of PyTorch's.
-#[derive(Clone, Copy)]
-struct Live {
-    allocation: Allocation,
-    stack: StackNumber,
+fn about(source: &Path, strategy: &str, wall_start_ns: u64) -> About {
+    About {
+        wall_start_ns,
+        job: source.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        strategy: strategy.to_owned(),
+        host: IMPORTED.to_owned(),
+        ..About::default()
+    }
 }
 
 struct SnapshotWriter<'s> {
@@ -154,13 +147,6 @@ fn step(segments: &[&Segment], events: &[snapshot::Event]) -> u64 {
     }
 }
 
-fn is_live(state: &str) -> bool {
-    matches!(
-        state,
-        "active_allocated" | "active_pending_free" | "active_awaiting_free"
-    )
-}
-
 impl SnapshotWriter<'_> {
     fn devices(&self) -> Vec<i16> {
         let of_segments = self.page.segments.iter().filter_map(|segment| segment.device);
@@ -190,47 +176,15 @@ impl SnapshotWriter<'_> {
         }
     }
 
-    /// The segments of a device. There are at most 128 devices, so looking through all is soon done.
-    fn segments(&self, device: i16) -> impl Iterator<Item = &Segment> {
-        let segments = self.page.segments.iter();
-        segments.filter(move |segment| segment.device == Some(device))
-    }
-
-    /// The blocks that are live at the end, by address.
-    fn live_at_end(&self, device: i16, streams: &mut Streams) -> BTreeMap<u64, Live> {
-        let mut live = BTreeMap::new();
-        for segment in self.segments(device) {
-            let mut next = segment.address;
-            for block in &segment.blocks {
-                // Older versions of PyTorch write no addresses of blocks.
-                let address = block.address.or(next);
-                let size = block.size.unwrap_or(0);
-                next = address.and_then(|address| address.checked_add(size));
-                if let Some(address) = address.filter(|_| is_live(&block.state) && size > 0) {
-                    let requested = block.requested_size.unwrap_or(size).min(size);
-                    let allocation = Allocation::linear(address, requested, size, streams.number(segment.stream));
-                    let stack = block.frames;
-                    live.insert(address, Live { allocation, stack });
-                }
-            }
-        }
-        live
-    }
-
     fn write_device(&mut self, device: i16) {
         let page = self.page;
-        let events = usize::try_from(device)
-            .ok()
-            .and_then(|number| page.device_traces.get(number));
-        let events = events.map_or(&[][..], Vec::as_slice);
+        let events = page.events_of(device);
         let mut streams = Streams::default();
-        let step = step(&self.segments(device).collect::<Vec<_>>(), events);
+        let step = step(&page.segments_of(device).collect::<Vec<_>>(), events);
         let rounded = |size: u64| size.max(1).checked_next_multiple_of(step).unwrap_or(size);
-        let at_end = self.live_at_end(device, &mut streams);
-        // Backwards to the state before the first event.
-        let mut before = at_end.clone();
+        // Backwards to the segments before the first event.
         let mut segments = Ranges::default();
-        for segment in self.segments(device) {
+        for segment in page.segments_of(device) {
             if let (Some(address), Some(size)) = (segment.address, segment.total_size) {
                 segments.insert(address, address.saturating_add(size));
             }
@@ -240,28 +194,29 @@ impl SnapshotWriter<'_> {
                 continue;
             };
             let end = address.saturating_add(size);
-            match event.action {
-                Action::Alloc => drop(before.remove(&address)),
-                Action::FreeCompleted => {
-                    let allocation = Allocation::linear(address, size, rounded(size), streams.number(event.stream));
-                    let stack = event.frames;
-                    before.insert(address, Live { allocation, stack });
-                }
-                Action::SegmentAlloc => drop(segments.cut(address, end)),
-                Action::SegmentFree => {
-                    segments.cut(address, end);
-                    segments.insert(address, end);
-                }
-                _ => {}
+            if matches!(event.action, Action::SegmentAlloc | Action::SegmentFree) {
+                segments.cut(address, end);
+            }
+            if event.action == Action::SegmentFree {
+                segments.insert(address, end);
             }
         }
         for (address, end) in segments.iter() {
-            let event = Event::segment(address, end - address);
-            self.records.push((0, event.encode(Api::torch_alloc, device)));
+            self.write(
+                0,
+                device,
+                Event::segment(address, end - address),
+                StackNumber::default(),
+            );
         }
-        for one in before.values() {
-            self.write_alloc(0, device, *one);
+        let mut live = HashMap::new();
+        for (address, one) in page.live_before(device) {
+            let allocated = one.allocated.unwrap_or_else(|| rounded(one.requested));
+            let allocation = Allocation::linear(address, one.requested, allocated, streams.number(one.stream));
+            self.write(0, device, Event::Alloc(allocation), one.frames);
+            live.insert(address, (allocation, one.frames));
         }
+        let at_end = page.live_at_end(device);
         // The last allocation at an address that is live at the end has the size of its block there.
         let mut last: HashMap<u64, usize> = HashMap::new();
         for (number, event) in events.iter().enumerate() {
@@ -271,51 +226,41 @@ impl SnapshotWriter<'_> {
                 last.insert(address, number);
             }
         }
-        let mut live = before;
         for (number, event) in events.iter().enumerate() {
             let time_ns = self.since_ns(event.time_us);
-            let size = event.size.unwrap_or(0);
-            let record = match (event.action, event.addr) {
+            let (size, mut stack) = (event.size.unwrap_or(0), event.frames);
+            let what = match (event.action, event.addr) {
                 (Action::Alloc, Some(address)) => {
                     let known = at_end.get(&address).filter(|_| last.get(&address) == Some(&number));
-                    let allocated = known.map_or(rounded(size), |block| block.allocation.allocated);
-                    let one = Live {
-                        allocation: Allocation::linear(address, size, allocated, streams.number(event.stream)),
-                        stack: event.frames,
-                    };
-                    live.insert(address, one);
-                    self.write_alloc(time_ns, device, one);
-                    continue;
+                    let allocated = known.and_then(|block| block.allocated).unwrap_or_else(|| rounded(size));
+                    let allocation = Allocation::linear(address, size, allocated, streams.number(event.stream));
+                    live.insert(address, (allocation, stack));
+                    Event::Alloc(allocation)
                 }
                 (Action::FreeCompleted, Some(address)) => {
-                    let Some(one) = live.remove(&address) else {
+                    let Some((allocation, asked_by)) = live.remove(&address) else {
                         self.unmatched += 1;
                         continue;
                     };
-                    let freed = Event::free(one.allocation);
-                    freed.encode(Api::torch_free, device).with_stack(one.stack.0)
+                    stack = asked_by;
+                    Event::free(allocation)
                 }
-                (Action::SegmentAlloc, Some(address)) => {
-                    let segment = Event::segment(address, size);
-                    segment.encode(Api::torch_alloc, device).with_stack(event.frames.0)
-                }
-                (Action::SegmentFree, Some(address)) => {
-                    let segment = Event::segment_gone(address, size);
-                    segment.encode(Api::torch_free, device).with_stack(event.frames.0)
-                }
-                (Action::OutOfMemory, _) => {
-                    let failed = Event::out_of_memory(size).encode(Api::torch_alloc, device);
-                    failed.with_stack(event.frames.0)
-                }
+                (Action::SegmentAlloc, Some(address)) => Event::segment(address, size),
+                (Action::SegmentFree, Some(address)) => Event::segment_gone(address, size),
+                (Action::OutOfMemory, _) => Event::out_of_memory(size),
                 _ => continue,
             };
-            self.records.push((time_ns, record));
+            self.write(time_ns, device, what, stack);
         }
     }
 
-    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) {
-        let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
-        self.records.push((time_ns, record.with_stack(one.stack.0)));
+    fn write(&mut self, time_ns: u64, device: i16, event: Event, stack: StackNumber) {
+        let api = match event {
+            Event::Free { .. } | Event::SegmentFree { .. } => Api::torch_free,
+            _ => Api::torch_alloc,
+        };
+        self.records
+            .push((time_ns, event.encode(api, device).with_stack(stack.0)));
     }
 }
 
@@ -331,34 +276,23 @@ fn first_day_ns(changed_ns: u64, last_ns: u64) -> u64 {
 
 /// Writes a journal of RMM's log. The log has times of the day and no date: the file was last changed at `changed_ns`, in
 /// nanoseconds since 1970.
-pub fn import_log(
-    source: &Path,
-    gzipped: bool,
-    path: &Path,
-    force: bool,
-    changed_ns: u64,
-) -> Result<Imported, ImportError> {
+pub fn import_log(source: &Path, path: &Path, force: bool, changed_ns: u64) -> Result<Imported, ImportError> {
     // The journal's start is in its header, before the first event, so the log is read for its times first.
     let (mut first_ns, mut last_ns) = (None, 0);
-    let _ = rmm_log::read(source, gzipped, &mut |row| {
+    let _ = rmm_log::read(source, &mut |row| {
         first_ns = first_ns.or(Some(row.at_ns));
         last_ns = row.at_ns.unwrap_or(0).max(last_ns);
     });
     let first_ns = first_ns.flatten();
     let day_ns = first_day_ns(changed_ns, last_ns);
-    let about = About {
-        wall_start_ns: first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns)),
-        job: name_of(source),
-        strategy: "RMM".to_owned(),
-        host: IMPORTED.to_owned(),
-        ..About::default()
-    };
+    let start_ns = first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns));
+    let about = about(source, "RMM", start_ns);
     let mut target = Target::create(path, force, &about)?;
     let mut live: HashMap<u64, Allocation> = HashMap::new();
     let mut streams = Streams::default();
     let (mut now_ns, mut unmatched, mut rows) = (0u64, 0u64, 0u64);
     let mut failed = None;
-    let end = rmm_log::read(source, gzipped, &mut |row| {
+    let end = rmm_log::read(source, &mut |row| {
         rows += 1;
         let since_ns = row.at_ns.map(|at_ns| at_ns.saturating_sub(first_ns.unwrap_or(0)));
         // Without times, the order is kept.

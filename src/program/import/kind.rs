@@ -12,10 +12,8 @@ use super::plain_file::{self, Unreadable};
 pub enum Kind {
     Journal,
     Snapshot,
-    /// RMM's log.
+    /// RMM's log, plain or gzipped.
     Log,
-    /// RMM's log, gzipped.
-    GzippedLog,
     Empty,
     Other,
 }
@@ -24,21 +22,27 @@ pub enum Kind {
 pub fn kind_of(path: &Path) -> Result<Kind, Unreadable> {
     let mut start = Vec::new();
     plain_file::open(path)?.take(4096).read_to_end(&mut start)?;
-    if start.starts_with(&[0x1f, 0x8b]) {
+    if start.starts_with(&GZIP) {
         let mut inner = Vec::new();
         // A file that is cut short is told of where it is read.
         let _ = MultiGzDecoder::new(&start[..]).take(4096).read_to_end(&mut inner);
         return Ok(match by_first_bytes(&inner) {
-            Kind::Log | Kind::Empty => Kind::GzippedLog,
+            Kind::Log | Kind::Empty => Kind::Log,
             _ => Kind::Other,
         });
     }
-    let is_named_so = path.extension().is_some_and(|extension| extension == "gz");
     Ok(match by_first_bytes(&start) {
         // The file was cut, or is no gzip: it is told of where it is read.
-        Kind::Log | Kind::Empty | Kind::Other if is_named_so => Kind::GzippedLog,
+        Kind::Log | Kind::Empty | Kind::Other if is_named_gzip(path) => Kind::Log,
         kind => kind,
     })
+}
+
+/// What a gzipped file begins with.
+pub const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+pub fn is_named_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
 }
 
 fn by_first_bytes(start: &[u8]) -> Kind {

@@ -1,15 +1,16 @@
 //! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`), row by row.
 
-use std::io::{self, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
 
+use super::kind::{GZIP, is_named_gzip};
 use super::plain_file::{self, MOST_COMPRESSED, Unreadable};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
-const LONGEST_LINE_BYTES: usize = 64 << 10;
+const LONGEST_LINE_BYTES: u64 = 64 << 10;
 
 /// One row of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,6 @@ pub enum RowError {
     Io(String),
     #[error("is no text: give a CSV log, its columns {COLUMNS}")]
     NoText,
-    #[error("{0}")]
-    Csv(String),
     #[error("has no column {0}: expected a first line {COLUMNS}")]
     NoColumn(&'static str),
     #[error("no {0}: the row is cut short, expected {COLUMNS}")]
@@ -77,143 +76,66 @@ pub enum RowError {
     Columns(usize, usize),
 }
 
-impl LogError {
-    fn in_csv(line: u64, lines: &LineReader<impl Read>, error: &csv::Error) -> LogError {
-        let (line, problem) = match error.kind() {
-            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::UnexpectedEof => (line, RowError::Gzip),
-            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::FileTooLarge => {
-                (lines.line, RowError::TooLong)
-            }
-            csv::ErrorKind::Io(problem) if problem.kind() == io::ErrorKind::QuotaExceeded => (line, RowError::Expands),
-            csv::ErrorKind::Io(problem) => (line, RowError::Io(problem.to_string())),
-            csv::ErrorKind::Utf8 { .. } => (line, RowError::NoText),
-            _ => (line, RowError::Csv(error.to_string())),
-        };
-        LogError::Line(line, problem)
-    }
-}
-
-/// A reader that remembers the last byte, which is the end of a line if the log is complete, and that fails at a line
-/// that is too long.
-struct LineReader<R> {
-    source: R,
-    last: u8,
-    /// Whether the reader was asked for more than there is.
-    ended: bool,
-    line: u64,
-    length: usize,
-    /// Bytes that may still come.
-    room: u64,
-}
-impl<R: Read> Read for LineReader<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.source.read(buffer)?;
-        self.ended |= count == 0 && !buffer.is_empty();
-        let bytes = &buffer[..count];
-        self.room = (self.room.checked_sub(count as u64)).ok_or(io::ErrorKind::QuotaExceeded)?;
-        self.last = bytes.last().copied().unwrap_or(self.last);
-        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-            self.length += line.len();
-            if self.length > LONGEST_LINE_BYTES {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-            if line.ends_with(b"\n") {
-                (self.line, self.length) = (self.line + 1, 0);
-            }
-        }
-        Ok(count)
-    }
-}
-
-/// Reads a log, plain or gzipped. `each` gets every row.
-pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
+/// Reads a log, plain or gzipped. `each` gets every row. RMM quotes nothing, and a quotation mark must not join lines; other
+/// programs that write the log again quote fields.
+pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let file = plain_file::open(path)?;
-    let (source, room): (Box<dyn Read>, u64) = if gzipped {
-        let room = plain_file::most_expanded(file.limit());
-        (Box::new(MultiGzDecoder::new(file)), room)
+    // A byte beyond what may come tells that more follows.
+    let most = plain_file::most_expanded(file.limit()).saturating_add(1);
+    let mut file = BufReader::new(file);
+    let begin = file.fill_buf().map_err(Unreadable::from)?;
+    let (source, room): (Box<dyn Read>, u64) = if begin.starts_with(&GZIP) || is_named_gzip(path) {
+        (Box::new(MultiGzDecoder::new(file)), most)
     } else {
         (Box::new(file), u64::MAX)
     };
-    let source = LineReader {
-        source,
-        last: b'\n',
-        ended: false,
-        line: 1,
-        length: 0,
-        room,
-    };
-    // RMM quotes nothing; a quotation mark must not join lines. Other programs that write the log again quote fields.
-    let mut reader = csv::ReaderBuilder::new()
-        .flexible(true)
-        .quoting(false)
-        .from_reader(BufReader::new(source));
-    rows(&mut reader, each)
-}
-
-fn rows(
-    reader: &mut csv::Reader<BufReader<LineReader<impl Read>>>,
-    each: &mut dyn FnMut(Row),
-) -> Result<End, LogError> {
-    let mut row = csv::StringRecord::new();
-    let header = match reader.headers() {
-        Ok(header) => header.clone(),
-        Err(error) => return ended(LogError::in_csv(1, reader.get_ref().get_ref(), &error)),
-    };
-    if header.is_empty() {
-        return Err(LogError::Empty);
-    }
-    let place = |name: &str| header.iter().position(|field| bare(field) == name);
-    let column = |name: &'static str| place(name).ok_or(LogError::Line(1, RowError::NoColumn(name)));
-    let columns = Columns {
-        action: column("Action")?,
-        pointer: column("Pointer")?,
-        size: column("Size")?,
-        stream: column("Stream")?,
-        // A log without times can be played, too.
-        time: place("Time"),
-        thread: place("Thread"),
-    };
-    let mut clock = Clock::default();
-    loop {
-        let line = reader.position().line();
-        match reader.read_record(&mut row) {
-            Ok(true) => {}
-            Ok(false) => return Ok(End::Whole),
-            Err(error) => return ended(LogError::in_csv(line, reader.get_ref().get_ref(), &error)),
+    let mut source = BufReader::new(source.take(room));
+    let (mut columns, mut clock, mut bytes) = (None, Clock::default(), Vec::new());
+    for line in 1.. {
+        let wrong = |problem| LogError::Line(line, problem);
+        bytes.clear();
+        match (&mut source).take(LONGEST_LINE_BYTES + 1).read_until(b'\n', &mut bytes) {
+            Ok(length) if length as u64 > LONGEST_LINE_BYTES => return Err(wrong(RowError::TooLong)),
+            Ok(_) => {}
+            // A compressed file that is cut short has the rows before the cut.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(End::Cut(wrong(RowError::Gzip))),
+            Err(error) => return Err(wrong(RowError::Io(error.to_string()))),
         }
-        let at_ns = columns.time.and_then(|index| clock.read(bare(row.get(index)?)));
-        let thread = columns.thread.and_then(|index| bare(row.get(index)?).parse().ok());
-        let action = match columns.action(&row) {
-            Ok(None) => continue,
-            Ok(Some(action)) => action,
-            Err(problem) => {
-                let problem = LogError::Line(row.position().map_or(line, csv::Position::line), problem);
-                let is_last = matches!(reader.read_record(&mut row), Ok(false));
-                if is_last && reader.get_ref().get_ref().last != b'\n' {
-                    return Ok(End::Cut(problem));
-                }
-                return Err(problem);
-            }
+        let is_last = !bytes.ends_with(b"\n");
+        if is_last && source.get_ref().limit() == 0 {
+            return Err(wrong(RowError::Expands));
+        }
+        if bytes.is_empty() {
+            break;
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|_| wrong(RowError::NoText))?;
+        // Some programs begin UTF-8 with a mark.
+        let text = text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']);
+        if text.is_empty() {
+            continue;
+        }
+        let row: Vec<&str> = text.split(',').map(bare).collect();
+        let Some(columns) = &columns else {
+            columns = Some(Columns::named(&row).map_err(wrong)?);
+            continue;
         };
-        let lines = reader.get_ref().get_ref();
-        let has_end = !lines.ended || lines.last == b'\n';
-        if !has_end && row.len() < header.len() {
-            return Ok(End::Cut(LogError::Line(
-                line,
-                RowError::Columns(row.len(), header.len()),
-            )));
+        let at_ns = columns.time.and_then(|index| clock.read(row.get(index)?));
+        let thread = columns.thread.and_then(|index| row.get(index)?.parse().ok());
+        match columns.action(&row) {
+            Ok(None) => {}
+            Ok(Some(_)) if is_last && row.len() < columns.count => {
+                return Ok(End::Cut(wrong(RowError::Columns(row.len(), columns.count))));
+            }
+            Ok(Some(action)) => each(Row {
+                at_ns,
+                thread: thread.unwrap_or(0),
+                action,
+            }),
+            Err(problem) if is_last => return Ok(End::Cut(wrong(problem))),
+            Err(problem) => return Err(wrong(problem)),
         }
-        let thread = thread.unwrap_or(0);
-        each(Row { at_ns, thread, action });
     }
-}
-
-/// A compressed file that is cut short has the rows before the cut.
-fn ended(error: LogError) -> Result<End, LogError> {
-    match error {
-        LogError::Line(_, RowError::Gzip) => Ok(End::Cut(error)),
-        error => Err(error),
-    }
+    columns.map(|_| End::Whole).ok_or(LogError::Empty)
 }
 
 /// A field without blanks and quotation marks around it.
@@ -223,8 +145,9 @@ fn bare(field: &str) -> &str {
     quoted.unwrap_or(field)
 }
 
-/// The positions of the columns.
+/// The positions of the columns, and how many there are.
 struct Columns {
+    count: usize,
     action: usize,
     pointer: usize,
     size: usize,
@@ -267,9 +190,24 @@ impl Clock {
 }
 
 impl Columns {
+    fn named(header: &[&str]) -> Result<Columns, RowError> {
+        let place = |name: &str| header.iter().position(|field| *field == name);
+        let column = |name: &'static str| place(name).ok_or(RowError::NoColumn(name));
+        Ok(Columns {
+            count: header.len(),
+            action: column("Action")?,
+            pointer: column("Pointer")?,
+            size: column("Size")?,
+            stream: column("Stream")?,
+            // A log without times can be played, too.
+            time: place("Time"),
+            thread: place("Thread"),
+        })
+    }
+
     /// What a row says that happened; `None` if nothing did.
-    fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, RowError> {
-        let field = |index: usize, name| row.get(index).map(bare).ok_or(RowError::Missing(name));
+    fn action(&self, row: &[&str]) -> Result<Option<Action>, RowError> {
+        let field = |index: usize, name| row.get(index).copied().ok_or(RowError::Missing(name));
         let number = |index: usize, name| {
             let text = field(index, name)?;
             let parsed = match text.strip_prefix("0x") {

@@ -21,12 +21,11 @@ pub struct Texts {
 
 impl Texts {
     pub fn number(&mut self, text: &str) -> u64 {
-        if let Some(&known) = self.numbers.get(text) {
-            return known;
+        let next = self.all.len() as u64 + 1;
+        let number = *self.numbers.entry(text.to_owned()).or_insert(next);
+        if number == next {
+            self.all.push(text.to_owned());
         }
-        self.all.push(text.to_owned());
-        let number = self.all.len() as u64;
-        self.numbers.insert(text.to_owned(), number);
         number
     }
 }

@@ -1,6 +1,6 @@
 //! The journal that an import writes, with the file of stacks beside it.
 
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
@@ -60,11 +60,7 @@ impl Target {
         let beside = StackFile::path(&self.path);
         if let Some((known, texts)) = stacks {
             let mut out = Output::create(&beside, self.force).map_err(fail)?;
-            let mut buffered = BufWriter::new(&mut out);
-            stack_file::write(&mut buffered, known, texts)
-                .and_then(|()| buffered.flush())
-                .map_err(fail)?;
-            drop(buffered);
+            stack_file::write(&mut out, known, texts).map_err(fail)?;
             out.finish().map_err(fail)?;
         }
         let kept = if self.force {

@@ -1,22 +1,24 @@
 //! The devices that a job would see, as far as that is known before it starts, and the limits that name others.
 
+use base::text::many;
 use base::uuid::parse_uuid;
 use quota::limits::{Limits, Name, begins};
 
 /// The devices of the machine, in CUDA's order as far as that is known.
 pub struct Devices {
+    count: u32,
     /// `None` if not known.
     uuids: Option<Vec<String>>,
-    count: u32,
-    /// How many a job sees, and the variable that hides the others.
-    visible: u32,
-    hidden_by: Option<String>,
 }
 
 impl Devices {
     /// Simulated devices with these UUIDs.
-    pub fn simulated(uuids: Vec<String>) -> Option<Devices> {
-        Devices::new(uuids.len() as u32, Some(uuids))
+    pub fn simulated(uuids: Vec<String>) -> Devices {
+        let count = uuids.len() as u32;
+        Devices {
+            count,
+            uuids: Some(uuids),
+        }
     }
 
     /// The GPUs of this machine, from the files of NVIDIA's kernel module; `None` if it has none.
@@ -28,48 +30,27 @@ impl Devices {
             parse_uuid(line.trim()).map(|_| line.trim().to_owned())
         };
         let uuids: Vec<Option<String>> = folders.map(uuid).collect();
-        let count = u32::try_from(uuids.len()).ok()?;
-        Devices::new(count, uuids.into_iter().collect())
-    }
-
-    fn new(count: u32, uuids: Option<Vec<String>>) -> Option<Devices> {
-        if count == 0 {
-            return None;
-        }
-        let hidden_by = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = hidden_by
-            .as_deref()
-            .map_or(count, |text| visible(text, count, uuids.as_deref()));
-        Some(Devices {
-            uuids,
-            count,
-            visible,
-            hidden_by,
-        })
+        let count = u32::try_from(uuids.len()).ok().filter(|&count| count > 0)?;
+        let uuids = uuids.into_iter().collect();
+        Some(Devices { count, uuids })
     }
 
     /// What is wrong with limits that name a device that the job does not see.
     pub fn problem(&self, limits: &Limits) -> Option<String> {
+        let hidden_by = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let visible = hidden_by
+            .as_ref()
+            .map_or(self.count, |text| visible(text, self.count, self.uuids.as_deref()));
         limits.names().into_iter().find_map(|name| match name {
             Name::Number(number) if number >= self.count => Some(match self.count {
                 1 => format!("there is no device {number}, only device 0"),
                 count => format!("there is no device {number}, only devices 0 to {}", count - 1),
             }),
-            Name::Number(number) if number >= self.visible => {
-                let hidden_by = self.hidden_by.as_deref().unwrap_or_default();
-                Some(match self.visible {
-                    0 => format!("CUDA_VISIBLE_DEVICES={hidden_by} leaves the job no device"),
-                    1 => format!(
-                        "there is no device {number}: CUDA_VISIBLE_DEVICES={hidden_by} leaves the job one device, which \
-                         is its device 0"
-                    ),
-                    visible => format!(
-                        "there is no device {number}: CUDA_VISIBLE_DEVICES={hidden_by} leaves the job {visible} devices, \
-                         which are its devices 0 to {}",
-                        visible - 1
-                    ),
-                })
-            }
+            Name::Number(number) if number >= visible => Some(format!(
+                "there is no device {number}: CUDA_VISIBLE_DEVICES={} leaves the job {}, numbered from 0",
+                hidden_by.as_deref().unwrap_or_default(),
+                many(visible.into(), "device")
+            )),
             Name::Every | Name::Number(_) => None,
             // The instances of a divided GPU (MIG) are not in these files.
             Name::Uuid(uuid) if uuid.starts_with("MIG-") => None,

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
 use base::text::shown;
-use base::units::lacks_unit;
 use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
@@ -16,7 +15,7 @@ use super::environment::{Environment, Variables};
 use super::folder;
 use super::library::{find_host_guard, find_library};
 use super::python::{Torch, hides_hook};
-use super::simulator::{Simulated, Simulator};
+use super::simulator::Simulated;
 use crate::failure::Failure;
 
 const STRATEGY: &str = table::STRATEGY.name;
@@ -133,35 +132,34 @@ impl JobOptions {
         (self.torch == Some(Torch::Allocator) && !chosen).then_some(Strategy::AutoGrowth)
     }
 
-    /// What `run` says about a choice that the user did not make.
-    pub fn remark(&self) -> Option<String> {
-        let strategy = self.implied_strategy().filter(|_| !self.quiet)?;
-        Some(format!(
-            "--torch allocator without a strategy: {} serves the tensors; --strategy chooses another",
-            strategy.name()
-        ))
-    }
-
-    /// What `run` says of accounts without a limit. `quota` is what the job gets from options and variables.
-    pub fn unlimited(&self, quota: &quota::Settings) -> Option<String> {
-        let is_unlimited = self.accounts.is_some() && quota.limits.is_empty() && !self.quiet;
-        is_unlimited.then(|| {
+    /// What `run` says: where the journals will be, and of choices that the user did not make or that have no effect.
+    /// `environment` and `config` are the job's.
+    pub fn remarks(&self, environment: &Environment, config: &Config, command: &[OsString]) -> Vec<String> {
+        if self.quiet {
+            return Vec::new();
+        }
+        let implied = self.implied_strategy().map(|strategy| {
+            let name = strategy.name();
+            format!("--torch allocator without a strategy: {name} serves the tensors; --strategy chooses another")
+        });
+        let is_unlimited = self.accounts.is_some() && config.quota.limits.is_empty();
+        let unlimited = is_unlimited.then(|| {
             "--accounts without a limit refuses nothing: the accounts only count, and processes give idle memory back for \
              each other on a full device; --limit sets the limit that they share"
                 .to_owned()
-        })
-    }
-
-    /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
-    pub fn hidden_hook(&self, environment: &Environment, command: &[OsString]) -> Option<String> {
-        let mode = environment.own(table::TORCH.name)?;
+        });
         // Nothing is said of what the user did not ask for.
-        let is_told = !self.quiet && mode != Torch::Off.name() && (self.torch.is_some() || mode != Torch::State.name());
-        let (letter, reason) = hides_hook(command).filter(|_| is_told)?;
-        let mode = mode.to_string_lossy();
-        Some(format!(
-            "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
-        ))
+        let mode = environment
+            .own(table::TORCH.name)
+            .filter(|mode| **mode != *Torch::Off.name() && (self.torch.is_some() || **mode != *Torch::State.name()));
+        let hidden = mode.zip(hides_hook(command)).map(|(mode, (letter, reason))| {
+            let mode = mode.to_string_lossy();
+            format!("--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out")
+        });
+        [recording(config, command), implied, unlimited, hidden]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// The job's environment, and why the library was not found.
@@ -179,9 +177,9 @@ impl JobOptions {
             }
             beside.extend(self.guards_host().then(|| find_host_guard(library)).transpose()?);
         }
-        if let Some((simulator, own)) = self.sim.map(Simulated::find).transpose()? {
+        if let Some((stand_ins, own)) = self.sim.map(Simulated::find).transpose()? {
             variables.extend(own);
-            beside.extend(simulator.preloads());
+            beside.extend(stand_ins);
         }
         Ok((Environment::new(variables, library, beside), why))
     }
@@ -244,7 +242,7 @@ impl JobOptions {
             return Ok(());
         }
         let devices = match self.sim {
-            Some(simulated) => Devices::simulated(Simulator::uuids(simulated.devices)),
+            Some(simulated) => Some(Devices::simulated(simulated.uuids())),
             None => Devices::of_machine(),
         };
         let Some(problem) = devices.and_then(|devices| devices.problem(&quota.limits)) else {
@@ -277,35 +275,27 @@ impl JobOptions {
             shown(folder)
         )))
     }
-
-    /// One line that says where the journals will be; `None` if the user wants no such lines, or no journal.
-    pub fn recording(&self, config: &Config, command: &[OsString]) -> Option<String> {
-        if self.quiet || config.journal_max == 0 {
-            return None;
-        }
-        if let Some(folder) = &config.directory {
-            return Some(format!("journals go to {}", shown(folder)));
-        }
-        let mut line: Vec<u8> = Vec::new();
-        for argument in command {
-            line.extend_from_slice(argument.as_bytes());
-            line.push(0);
-        }
-        let folder = default_folder(&job_name_of(&line)).path;
-        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let others = parent.unwrap_or(Path::new(".")).join("vramshim-NAME");
-        let own = others.with_file_name(folder.file_name().unwrap_or_default());
-        Some(format!(
-            "journals go to {} (programs of other names that it starts: {})",
-            shown(&own),
-            shown(&others)
-        ))
-    }
 }
 
-/// Refuses a small number without a unit as the value of `option`.
-pub fn with_unit(option: &str, size: &str) -> Result<(), Failure> {
-    lacks_unit(size).map_or(Ok(()), |problem| Err(Failure::refused(format!("{option} {problem}"))))
+/// One line that says where the journals will be; `None` if none are kept.
+fn recording(config: &Config, command: &[OsString]) -> Option<String> {
+    if config.journal_max == 0 {
+        return None;
+    }
+    if let Some(folder) = &config.directory {
+        return Some(format!("journals go to {}", shown(folder)));
+    }
+    let mut line: Vec<u8> = Vec::new();
+    for argument in command {
+        line.extend_from_slice(argument.as_bytes());
+        line.push(0);
+    }
+    let own = Path::new(".").join(default_folder(&job_name_of(&line)).path);
+    let others = shown(&own.with_file_name("vramshim-NAME"));
+    let own = shown(&own);
+    Some(format!(
+        "journals go to {own} (programs of other names that it starts: {others})"
+    ))
 }
 
 fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {

@@ -9,10 +9,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
+    test_kill_process_group, waitpgid,
+};
+
 use crate::say::say;
 
-/// How long processes may take to end after SIGTERM, before they are killed.
-const TIME_TO_END: Duration = Duration::from_secs(3);
 /// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
 const TIME_TO_DIE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -37,8 +40,8 @@ pub fn take_charge() {
             }
         }
     }
-    // SAFETY: the call takes numbers only. If the kernel refuses, orphans go to another process and are not found.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    // If the kernel refuses, orphans go to another process and are not found.
+    let _ = set_child_subreaper(Some(getpid()));
 }
 
 /// The signal that asked this program to end, if one came.
@@ -48,11 +51,7 @@ pub fn interrupted() -> Option<i32> {
 
 /// Ends this program by the signal's default action.
 pub fn end_by(signal: i32) -> ! {
-    // SAFETY: numbers only.
-    unsafe {
-        libc::signal(signal, libc::SIG_DFL);
-        libc::raise(signal);
-    }
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
     std::process::exit(128 + signal)
 }
 
@@ -81,7 +80,7 @@ impl Group {
         // kill the child when this program is killed.
         unsafe {
             command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                set_parent_process_death_signal(Some(Signal::KILL))?;
                 Ok(())
             });
         }
@@ -121,35 +120,20 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Asks the child and its group to end, and kills what does not end soon. Returns whether all have ended.
+    /// Kills the child and its group. Returns whether all have ended.
     pub fn end(&mut self) -> bool {
-        let (begun, asked_by) = (Instant::now(), interrupted());
-        let mut is_asked = false;
+        let begun = Instant::now();
         while self.is_alive() {
-            // A second signal means that the user does not want to wait.
-            let is_late = begun.elapsed() >= TIME_TO_END || interrupted() != asked_by;
-            if begun.elapsed() >= TIME_TO_END + TIME_TO_DIE {
+            if begun.elapsed() >= TIME_TO_DIE {
                 self.is_over = true;
                 let group = self.child.id();
                 say!("processes of the group {group} cannot be ended, and go on");
                 return false;
             }
-            if is_late {
-                self.signal(libc::SIGKILL);
-            } else if !std::mem::replace(&mut is_asked, true) {
-                self.signal(libc::SIGTERM);
-                // A stopped process handles signals only after it is continued.
-                self.signal(libc::SIGCONT);
-            }
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             std::thread::sleep(PAUSE);
         }
         true
-    }
-
-    /// Sends a signal to the group; 0 only asks whether it has processes.
-    fn signal(&self, signal: libc::c_int) -> bool {
-        // SAFETY: the call takes numbers only. The group had processes when it was looked at last, so its number is its own.
-        unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) == 0 }
     }
 
     /// Whether the group has processes. Those that have ended are reaped.
@@ -157,11 +141,10 @@ impl Group {
         if self.is_over || matches!(self.look(), Ok(None)) {
             return !self.is_over;
         }
-        let group = self.child.id() as libc::pid_t;
-        // SAFETY: the call writes nothing. The leader was waited for, and no other code waits for orphans of its group, which
-        // became children of this program.
-        while unsafe { libc::waitpid(-group, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
-        self.is_over = !self.signal(0);
+        let group = Pid::from_child(&self.child);
+        // The leader was waited for, and no other code waits for orphans of its group, which became children of this program.
+        while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
+        self.is_over = test_kill_process_group(group).is_err();
         !self.is_over
     }
 }

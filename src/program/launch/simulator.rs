@@ -3,13 +3,15 @@
 //! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime, cuBLAS and cuDNN
 //! are preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
-use std::io;
+use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use base::units::{lacks_unit, parse_size};
 use base::uuid::uuid_text;
 use config::table;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use super::environment::Variables;
 use super::library::find_part;
@@ -23,12 +25,12 @@ const STAND_INS: [&str; 5] = [
     "libcudnn.so.",
 ];
 /// Above the descriptor numbers that shell scripts use.
-const FIRST_DESCRIPTOR: libc::c_int = 200;
+const FIRST_DESCRIPTOR: RawFd = 200;
 
 /// What `--sim` asks for: `24GiB`, or `2x24GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulated {
-    pub devices: u32,
+    devices: u32,
     /// The memory of each device.
     bytes: u64,
 }
@@ -52,30 +54,10 @@ impl Simulated {
         }
     }
 
-    /// The simulated GPU, and the variables that make a job use it.
-    pub fn find(self) -> Result<(Simulator, Variables), Failure> {
-        let simulator = Simulator::find()?;
-        let variables = simulator.environment(self.bytes, self.devices)?;
-        Ok((simulator, variables))
-    }
-}
-
-impl std::fmt::Display for Simulated {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "{}x{}B", self.devices, self.bytes)
-    }
-}
-
-pub struct Simulator {
-    folder: PathBuf,
-}
-
-impl Simulator {
-    pub fn find() -> Result<Simulator, Failure> {
-        let (places, how) = (
-            ["simgpu", "../simgpu"],
-            "build it with `src/simgpu/build target/simgpu`",
-        );
+    /// What is preloaded for the simulated GPU, and the variables that make a job use it.
+    pub fn find(self) -> Result<(Vec<PathBuf>, Variables), Failure> {
+        let places = ["simgpu", "../simgpu"];
+        let how = "build it with `src/simgpu/build target/simgpu`";
         let has_driver = |folder: &Path| folder.join("libcuda.so.1").exists();
         let folder = find_part("simulated GPU", table::SIMULATOR.name, places, how, has_driver)?;
         if folder.to_string_lossy().contains([':', ';', ' ']) {
@@ -84,42 +66,45 @@ impl Simulator {
                 shown(&folder)
             )));
         }
-        Ok(Simulator { folder })
-    }
-
-    /// The stand-ins for the runtime, cuBLAS and cuDNN in the folder, sorted by name.
-    pub fn preloads(&self) -> Vec<PathBuf> {
-        let is_stand_in = |name: &str| STAND_INS.iter().any(|start| name.starts_with(start));
-        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut found: Vec<PathBuf> = entries
-            .filter(|entry| entry.file_name().to_str().is_some_and(is_stand_in))
-            .map(|entry| entry.path())
-            .collect();
-        found.sort();
-        found
-    }
-
-    /// The UUIDs that the simulated GPU gives to devices (`sim_uuid` in src/simgpu/driver/config.c).
-    pub fn uuids(devices: u32) -> Vec<String> {
-        let uuid = |device: u32| uuid_text(std::array::from_fn(|i| (0x51 + 7 * i as u32 + 31 * device) as u8));
-        (0..devices).map(uuid).collect()
-    }
-
-    fn environment(&self, memory: u64, devices: u32) -> Result<Variables, Failure> {
         // Runs that are given one file share the devices.
         let given = std::env::var_os("SIMGPU_STATE").filter(|file| !file.is_empty());
         let state = given.map_or_else(|| shared_state().map(Into::into), Ok)?;
-        let mut path = self.folder.clone().into_os_string();
+        let mut path = folder.clone().into_os_string();
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             path.push(":");
             path.push(before);
         }
-        Ok(vec![
+        let variables = vec![
             ("LD_LIBRARY_PATH", path),
-            ("SIMGPU_MEMORY", memory.to_string().into()),
-            ("SIMGPU_DEVICES", devices.to_string().into()),
+            ("SIMGPU_MEMORY", self.bytes.to_string().into()),
+            ("SIMGPU_DEVICES", self.devices.to_string().into()),
             ("SIMGPU_STATE", state),
-        ])
+        ];
+        Ok((stand_ins(&folder), variables))
+    }
+
+    /// The UUIDs that the simulated GPU gives to devices (`sim_uuid` in src/simgpu/driver/config.c).
+    pub fn uuids(self) -> Vec<String> {
+        let uuid = |device: u32| uuid_text(std::array::from_fn(|i| (0x51 + 7 * i as u32 + 31 * device) as u8));
+        (0..self.devices).map(uuid).collect()
+    }
+}
+
+/// The stand-ins for the runtime, cuBLAS and cuDNN in the folder, sorted by name.
+fn stand_ins(folder: &Path) -> Vec<PathBuf> {
+    let is_stand_in = |name: &str| STAND_INS.iter().any(|start| name.starts_with(start));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_stand_in))
+        .map(|entry| entry.path())
+        .collect();
+    found.sort();
+    found
+}
+
+impl std::fmt::Display for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}x{}B", self.devices, self.bytes)
     }
 }
 
@@ -127,25 +112,13 @@ impl Simulator {
 /// descriptor of this process (`/proc/PID/fd/N`). It stays valid for the job, because this process becomes the job. The
 /// kernel removes the file when no process uses it.
 fn shared_state() -> Result<String, Failure> {
-    let failure = || {
-        Failure::failed(format!(
-            "cannot make the simulated GPU's shared state: {}",
-            io::Error::last_os_error()
-        ))
-    };
-    // SAFETY: the name is NUL-terminated, and the other arguments are numbers. The descriptor kept is not
-    // close-on-exec, because the job needs it.
-    unsafe {
-        // The raw call, because glibc has its function from version 2.27 on only.
-        let low = libc::syscall(libc::SYS_memfd_create, c"simgpu".as_ptr(), 0) as libc::c_int;
-        if low < 0 {
-            return Err(failure());
-        }
-        let high = libc::fcntl(low, libc::F_DUPFD, FIRST_DESCRIPTOR);
-        let fd = if high < 0 { low } else { high };
-        if fd != low {
-            libc::close(low);
-        }
-        Ok(format!("/proc/{}/fd/{fd}", libc::getpid()))
-    }
+    let made = memfd_create("simgpu", MemfdFlags::empty()).and_then(|low| {
+        let file = fcntl_dupfd_cloexec(&low, FIRST_DESCRIPTOR).unwrap_or(low);
+        // The job needs it.
+        fcntl_setfd(&file, FdFlags::empty())?;
+        Ok(file.into_raw_fd())
+    });
+    let file =
+        made.map_err(|error| Failure::failed(format!("cannot make the simulated GPU's shared state: {error}")))?;
+    Ok(format!("/proc/{}/fd/{file}", std::process::id()))
 }

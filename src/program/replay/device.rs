@@ -14,14 +14,16 @@ use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use prices::{Bill, Call, Prices};
 
 /// What the job is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doing {
+    #[default]
     Allocates,
     Frees,
 }
 
+#[derive(Default)]
 pub struct ModelDevice {
-    total: u64,
+    pub total: u64,
     prices: Prices,
     /// How far the host runs ahead of the GPU.
     lag_ns: u64,
@@ -59,24 +61,9 @@ impl ModelDevice {
             total,
             prices,
             lag_ns,
-            held: Cell::new(0),
-            peak: Cell::new(0),
-            bill: RefCell::default(),
-            doing: Cell::new(Doing::Allocates),
-            requests: Cell::new(0),
-            trace_ns: Cell::new(0),
-            submitted_ns: Cell::new(0),
-            waited_at_ns: Cell::new(0),
             next: Cell::new(GAP),
-            next_event: Cell::new(0),
-            events: RefCell::default(),
-            segments: RefCell::default(),
-            mappings: RefCell::default(),
+            ..ModelDevice::default()
         }
-    }
-
-    pub fn total(&self) -> u64 {
-        self.total
     }
 
     pub fn peak(&self) -> u64 {
@@ -131,10 +118,18 @@ impl ModelDevice {
             .add_many(call, self.prices.price_ns(call, size), count);
     }
 
-    /// A call was made for several handles of these sizes.
-    fn called_for_each(&self, call: Call, sizes: &[u64]) {
-        let prices = sizes.iter().map(|&size| self.prices.price_ns(call, size));
-        self.bill.borrow_mut().add(call, prices.fold(0, u64::saturating_add));
+    /// A call was made for the mappings in a range. Returns their first addresses.
+    fn called_for_each(&self, call: Call, address: u64, size: u64) -> Result<Vec<u64>, DriverError> {
+        let mappings = self.mappings.borrow();
+        let inside = mappings.range(address..address.saturating_add(size));
+        let prices = inside.clone().map(|(_, &size)| self.prices.price_ns(call, size));
+        let (price_ns, starts) = (prices.fold(0, u64::saturating_add), inside.map(|(&start, _)| start));
+        let starts: Vec<u64> = starts.collect();
+        if starts.is_empty() {
+            return Err(DriverError::INVALID_VALUE);
+        }
+        self.bill.borrow_mut().add(call, price_ns);
+        Ok(starts)
     }
 
     /// Creates `count` handles of `size` bytes, or none, and maps them side by side. One call each creates and maps a handle,
@@ -198,18 +193,6 @@ impl ModelDevice {
         let next = end.and_then(|end| end.checked_next_multiple_of(GAP));
         self.next.set(next.ok_or(DriverError::OUT_OF_MEMORY)?);
         Ok(address)
-    }
-
-    /// First addresses and sizes of the mappings in a range.
-    fn mappings_in(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, DriverError> {
-        let mappings = self.mappings.borrow();
-        let inside = mappings.range(address..address.saturating_add(size));
-        let inside: Vec<(u64, u64)> = inside.map(|(&start, &size)| (start, size)).collect();
-        if inside.is_empty() {
-            Err(DriverError::INVALID_VALUE)
-        } else {
-            Ok(inside)
-        }
     }
 }
 
@@ -285,20 +268,13 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        let unmapped = self.mappings_in(address, size)?;
-        let mut mappings = self.mappings.borrow_mut();
-        for (start, _) in &unmapped {
-            mappings.remove(start);
+        for start in self.called_for_each(Call::Unmap, address, size)? {
+            self.mappings.borrow_mut().remove(&start);
         }
-        let sizes: Vec<u64> = unmapped.iter().map(|&(_, size)| size).collect();
-        self.called_for_each(Call::Unmap, &sizes);
         Ok(())
     }
 
     fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        let inside = self.mappings_in(address, size)?;
-        let sizes: Vec<u64> = inside.iter().map(|&(_, size)| size).collect();
-        self.called_for_each(Call::SetAccess, &sizes);
-        Ok(())
+        self.called_for_each(Call::SetAccess, address, size).map(drop)
     }
 }

@@ -8,28 +8,13 @@ use base::text::shown;
 use foldhash::fast::RandomState;
 use journal::reader::OpenError;
 
-use super::requests::{Action, FIRST_PRIVATE, LastUse, Request, TorchSettings, Way};
+use super::requests::{Action, Doubts, FIRST_PRIVATE, LastUse, Request, Trace, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
-
-/// What a trace does not tell.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Doubts {
-    /// Tensors were in private pools. What those keep is known to the models of PyTorch's allocator alone.
-    pub(super) has_private: bool,
-    /// The requests are those of PyTorch's cache, for its segments.
-    pub(super) has_segments: bool,
-    /// The job used memory that is not played.
-    pub(super) has_others: bool,
-    /// Events or tensors are missing.
-    pub(super) is_partial: bool,
-}
 
 /// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
-    pub(super) requests: Vec<Request>,
-    pub(super) torch: TorchSettings,
-    pub(super) doubts: Doubts,
+    pub(super) trace: Trace,
     /// The numbers of the streams of PyTorch's private pools, by pool and stream.
     private: HashMap<((u64, u64), u64), u64>,
     /// The stream of the latest tensor outside private pools.
@@ -41,19 +26,13 @@ pub(super) struct Gathering {
     first_ns: Option<u64>,
     /// The live bytes. `u128`, because the sizes in a file may be arbitrarily large.
     bytes: u128,
-    pub(super) peak: u128,
+    peak: u128,
     /// Bytes of all requests.
     pub(super) asked: u128,
-    pub(super) unmatched: u64,
     /// The latest request that failed, if the job got no memory since.
     failed: Option<Failed>,
     /// A request failed, so PyTorch gave its cache back by itself.
     has_failed: bool,
-    /// The bytes of the request that ended the job, once it is among `requests`.
-    pub(super) fatal: Option<u64>,
-    pub(super) notes: Vec<String>,
-    /// The variables of a journal's job, with their values.
-    pub(super) environment: Vec<(String, String)>,
 }
 
 /// A live allocation.
@@ -79,17 +58,13 @@ const ASSUMED_STEP_NS: u64 = 10_000;
 impl Gathering {
     /// Takes over the requests of a device.
     pub(super) fn take(&mut self, device: Gathering) {
-        let (notes, torch) = (std::mem::take(&mut self.notes), std::mem::take(&mut self.torch));
-        let has_private = device.doubts.has_private;
-        let doubts = Doubts {
+        let ours = std::mem::take(&mut self.trace);
+        *self = device;
+        (self.trace.notes, self.trace.torch) = (ours.notes, ours.torch);
+        let has_private = self.trace.doubts.has_private;
+        self.trace.doubts = Doubts {
             has_private,
-            ..self.doubts
-        };
-        *self = Gathering {
-            notes,
-            torch,
-            doubts,
-            ..device
+            ..ours.doubts
         };
     }
 
@@ -99,7 +74,7 @@ impl Gathering {
             self.stream = stream;
             return Way::Tensor(stream);
         }
-        self.doubts.has_private = true;
+        self.trace.doubts.has_private = true;
         let next = FIRST_PRIVATE + self.private.len() as u64;
         Way::Tensor(Some(*self.private.entry((pool, stream.unwrap_or(0))).or_insert(next)))
     }
@@ -118,7 +93,7 @@ impl Gathering {
 
     fn add(&mut self, id: u64, action: Action) {
         let request = self.request(id, action);
-        self.requests.push(request);
+        self.trace.requests.push(request);
     }
 
     pub(super) fn allocate(&mut self, address: u64, size: u64, way: Way) {
@@ -127,7 +102,7 @@ impl Gathering {
         self.failed = None;
         if self.live.contains_key(&address) {
             // The free of the earlier allocation is missing from the trace.
-            self.unmatched += 1;
+            self.trace.unmatched += 1;
             self.free_used_alone(address);
         }
         self.next += 1;
@@ -153,7 +128,7 @@ impl Gathering {
         if size > 0 {
             self.next += 1;
             self.failed = Some(Failed {
-                index: self.requests.len(),
+                index: self.trace.requests.len(),
                 request: self.request(self.next, Action::Allocate { size, way }),
                 size,
                 wanted: self.bytes + u128::from(size),
@@ -167,10 +142,10 @@ impl Gathering {
         let Some(failed) = self.failed.take() else {
             return;
         };
-        self.requests.insert(failed.index, failed.request);
+        self.trace.requests.insert(failed.index, failed.request);
         self.peak = self.peak.max(failed.wanted);
-        self.fatal = Some(failed.size);
-        self.notes.push(format!(
+        self.trace.fatal = Some(failed.size);
+        self.trace.notes.push(format!(
             "the job's last request, for {}, failed: it is played too. The job would have gone on, so each figure is at least what \
              a strategy needs",
             base::units::size(failed.size)
@@ -180,7 +155,7 @@ impl Gathering {
     /// PyTorch gave a segment back: the job told it to, if no request fails. Several segments are one order.
     pub(super) fn empty_cache(&mut self) {
         if !matches!(
-            self.requests.last(),
+            self.trace.requests.last(),
             Some(Request {
                 action: Action::EmptyCache,
                 ..
@@ -203,23 +178,26 @@ impl Gathering {
                 self.add(id, Action::Free(last_use(way)));
                 self.bytes -= u128::from(size);
             }
-            None => self.unmatched += 1,
+            None => self.trace.unmatched += 1,
         }
     }
 
-    /// Ends the collection. Returns how long the trace lasted; `None` if the trace has no times.
-    pub(super) fn end(&mut self) -> Option<u64> {
+    /// Ends the collection.
+    pub(super) fn end(mut self) -> Trace {
         self.add_fatal_request();
+        let mut trace = self.trace;
         if self.has_failed {
-            self.requests.retain(|request| request.action != Action::EmptyCache);
+            trace.requests.retain(|request| request.action != Action::EmptyCache);
         }
-        let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
+        let duration_ns = trace.requests.last().map_or(0, |request| request.at_ns);
         if duration_ns == 0 {
-            for (request, number) in self.requests.iter_mut().zip(0..) {
+            for (request, number) in trace.requests.iter_mut().zip(0..) {
                 request.at_ns = number * ASSUMED_STEP_NS;
             }
         }
-        (duration_ns > 0).then_some(duration_ns)
+        trace.duration_ns = (duration_ns > 0).then_some(duration_ns);
+        trace.peak_live = u64::try_from(self.peak).unwrap_or(u64::MAX);
+        trace
     }
 }
 
@@ -274,7 +252,7 @@ pub(super) fn choose_device<T>(
         )));
     }
     if devices.len() > 1 {
-        gathering.notes.push(format!(
+        gathering.trace.notes.push(format!(
             "this is device {chosen} alone; the {what} also tells of {}: choose with --device",
             listed(Some(chosen))
         ));

@@ -18,4 +18,4 @@ mod trace;
 
 pub use gathering::Unplayed;
 pub use play::{Outcome, Setup, allocator, play, smallest_device, strategies};
-pub use trace::Trace;
+pub use requests::Trace;

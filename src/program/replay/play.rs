@@ -12,9 +12,8 @@ use prices::{Bill, Prices};
 
 use super::device::{Doing, ModelDevice};
 use super::paddle;
-use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Way};
+use super::requests::{Action, Allocator, LastUse, Request, TorchSettings, Trace, Way};
 use super::torch::CachingAllocator;
-use super::trace::Trace;
 
 /// What a trace is played on, and how often.
 #[derive(Clone, Debug)]
@@ -45,7 +44,9 @@ pub struct Outcome {
 impl Outcome {
     /// The calls and waits of all repetitions.
     pub fn bill(&self) -> Bill {
-        sum(&self.repetitions)
+        let mut sum = Bill::default();
+        self.repetitions.iter().for_each(|&bill| sum += bill);
+        sum
     }
 
     /// Peak live / peak reserved. `None` if requests failed, because peak live contains the failed requests, too.
@@ -59,12 +60,6 @@ impl Outcome {
         let duration_ns = trace.duration_ns? as f64 * self.repetitions.len() as f64;
         Some(self.bill().total_ns() as f64 / duration_ns)
     }
-}
-
-fn sum(bills: &[Bill]) -> Bill {
-    let mut sum = Bill::default();
-    bills.iter().for_each(|&bill| sum += bill);
-    sum
 }
 
 /// The names of the models of frameworks' allocators.

@@ -100,6 +100,66 @@ impl Way {
     }
 }
 
+/// What a trace does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Doubts {
+    /// Tensors were in private pools. What those keep is known to the models of PyTorch's allocator alone.
+    pub(super) has_private: bool,
+    /// The requests are those of PyTorch's cache, for its segments.
+    pub(super) has_segments: bool,
+    /// The job used memory that is not played.
+    pub(super) has_others: bool,
+    /// Events or tensors are missing.
+    pub(super) is_partial: bool,
+}
+
+/// A sequence of requests, and what is known of it.
+#[derive(Debug, Default)]
+pub struct Trace {
+    /// The variables of a journal's job, with their values.
+    pub environment: Vec<(String, String)>,
+    pub requests: Vec<Request>,
+    /// The settings of PyTorch's allocator in the recorded job.
+    pub torch: TorchSettings,
+    /// The largest number of live bytes.
+    pub peak_live: u64,
+    /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
+    /// frees are not played.
+    pub unmatched: u64,
+    /// How long the job took for the requests; `None` if the trace has no times.
+    pub duration_ns: Option<u64>,
+    /// The bytes of the job's last request, if it failed for lack of memory and the job got none afterwards. It is the last
+    /// allocation in `requests`.
+    pub fatal: Option<u64>,
+    pub(super) doubts: Doubts,
+    /// The memory of the job's device; `None` if the trace does not say it.
+    pub device_memory: Option<u64>,
+    /// Notes for the user about requests that the figures leave out.
+    pub notes: Vec<String>,
+}
+
+impl Trace {
+    /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
+    pub fn is_partial(&self) -> bool {
+        self.doubts.is_partial || self.unmatched > 0
+    }
+
+    /// Whether a strategy may have needed more than a replay of this trace says.
+    pub fn is_at_least(&self) -> bool {
+        self.fatal.is_some() || self.doubts.has_others || self.is_partial()
+    }
+
+    /// Why nothing is known of the strategy of this name.
+    pub fn not_known(&self, name: &str) -> Option<&'static str> {
+        let is_of_torch = matches!(name, "torch" | "torch_expandable");
+        if self.doubts.has_private && !is_of_torch {
+            return Some("private pools of PyTorch (CUDA graphs, MemPool) keep memory in a way that this model lacks");
+        }
+        (self.doubts.has_segments && (is_of_torch || name.starts_with("paddle")))
+            .then_some("these are the segments of PyTorch's cache: record its tensors with run --torch record")
+    }
+}
+
 /// Serves the requests of a trace: a policy, a model of a framework's allocator, or the driver.
 pub trait Allocator {
     /// Returns a handle for `size` bytes.

@@ -7,8 +7,8 @@ use super::requests::{LastUse, Way};
 use crate::import::rmm_log::{Action, End, read};
 
 /// Collects the requests of a log. If the log was cut short, the complete lines are kept and a note says so.
-pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> Result<(), Unplayed> {
-    let end = read(path, gzipped, &mut |row| {
+pub(super) fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), Unplayed> {
+    let end = read(path, &mut |row| {
         if let Some(now_ns) = row.at_ns {
             gathering.at(now_ns);
         }
@@ -27,10 +27,13 @@ pub(super) fn gather(path: &Path, gzipped: bool, gathering: &mut Gathering) -> R
     })
     .map_err(Unplayed::other)?;
     if let End::Cut(problem) = end {
-        if gathering.requests.is_empty() {
+        if gathering.trace.requests.is_empty() {
             return Err(Unplayed::other(problem));
         }
-        gathering.notes.push(format!("{problem}; what comes before is played"));
+        gathering
+            .trace
+            .notes
+            .push(format!("{problem}; what comes before is played"));
     }
     Ok(())
 }

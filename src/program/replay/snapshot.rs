@@ -1,7 +1,7 @@
 //! Collects the history of one device from PyTorch's memory snapshot. Memory that was allocated before the recording
 //! began counts as allocated at its start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::gathering::{Gathering, Unplayed, choose_device};
@@ -20,17 +20,16 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         ));
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
-    let events = recorded[&device];
+    let events = page.events_of(device);
     let settings = &page.allocator_settings;
-    gathering.torch = TorchSettings {
+    gathering.trace.torch = TorchSettings {
         max_split_size: settings.max_split_size,
         roundup_divisions: settings.roundup_power2_divisions.clone(),
         has_tensors: true,
     };
     // PyTorch before 2.12 tells the pools of segments alone.
-    let segments = || page.segments.iter().filter(|segment| segment.device == Some(device));
     let mut pools = BTreeMap::new();
-    for segment in segments() {
+    for segment in page.segments_of(device) {
         let (start, size) = (segment.address.unwrap_or(0), segment.total_size.unwrap_or(0));
         pools.insert(start, (start.saturating_add(size), segment.segment_pool_id));
     }
@@ -40,38 +39,12 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         told.or(pool).unwrap_or(DEFAULT_POOL)
     };
 
-    // Memory was live when the recording began if the first event of its address is a free, or if an active block has
-    // no event.
-    let mut before = BTreeMap::new();
-    let mut seen = HashSet::new();
-    for event in events {
-        let Some(address) = event.addr else { continue };
-        match event.action {
-            Action::Alloc => drop(seen.insert(address)),
-            Action::FreeCompleted if seen.insert(address) => {
-                before.insert(address, (event.size.unwrap_or(0), event.stream, event.pool_id));
-            }
-            _ => {}
-        }
-    }
-    for segment in segments() {
-        for block in segment
-            .blocks
-            .iter()
-            .filter(|block| &*block.state == "active_allocated")
-        {
-            if let Some(address) = block.address.filter(|address| !seen.contains(address)) {
-                let size = block.requested_size.or(block.size).unwrap_or(0);
-                before.insert(address, (size, segment.stream, segment.segment_pool_id));
-            }
-        }
-    }
     if let Some(first_us) = events.iter().find_map(|event| event.time_us) {
         gathering.at(first_us.saturating_mul(1000));
     }
-    for (address, (size, stream, pool)) in before {
-        let way = gathering.tensor(stream, pool_of(address, pool));
-        gathering.allocate(address, size, way);
+    for (address, one) in page.live_before(device) {
+        let way = gathering.tensor(one.stream, pool_of(address, one.pool_id));
+        gathering.allocate(address, one.requested, way);
     }
     for (index, event) in events.iter().enumerate() {
         if let Some(us) = event.time_us {

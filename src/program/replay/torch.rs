@@ -94,7 +94,7 @@ impl<'a> CachingAllocator<'a> {
         let start = match self.blocks.growable(size, pool) {
             Some(start) => start,
             None => {
-                let room = self.device.total().saturating_add(self.device.total() / 8);
+                let room = self.device.total.saturating_add(self.device.total / 8);
                 let room = room.checked_next_multiple_of(page(pool));
                 let room = room.filter(|&room| size <= room).ok_or(DriverError::OUT_OF_MEMORY)?;
                 let start = self.device.reserve(room, 0)?;

@@ -10,59 +10,15 @@ use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::{Journal, TensorFile};
 
-use super::gathering::{Doubts, Gathering, Unplayed, choose_device};
-use super::requests::{Action, LastUse, Request, TorchSettings, Way};
+use super::gathering::{Gathering, Unplayed, choose_device};
+use super::requests::{Action, LastUse, Request, Trace, Way};
 use super::{rmm_log, snapshot};
 use crate::analysis::ledger::is_of_framework;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
 use crate::import::kind::{Kind, kind_of};
 
-#[derive(Debug)]
-pub struct Trace {
-    /// The variables of a journal's job, with their values.
-    pub environment: Vec<(String, String)>,
-    pub requests: Vec<Request>,
-    /// The settings of PyTorch's allocator in the recorded job.
-    pub torch: TorchSettings,
-    /// The largest number of live bytes.
-    pub peak_live: u64,
-    /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
-    /// frees are not played.
-    pub unmatched: u64,
-    /// How long the job took for the requests; `None` if the trace has no times.
-    pub duration_ns: Option<u64>,
-    /// The bytes of the job's last request, if it failed for lack of memory and the job got none afterwards. It is the last
-    /// allocation in `requests`.
-    pub fatal: Option<u64>,
-    doubts: Doubts,
-    /// The memory of the job's device; `None` if the trace does not say it.
-    pub device_memory: Option<u64>,
-    /// Notes for the user about requests that the figures leave out.
-    pub notes: Vec<String>,
-}
-
 impl Trace {
-    /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
-    pub fn is_partial(&self) -> bool {
-        self.doubts.is_partial || self.unmatched > 0
-    }
-
-    /// Whether a strategy may have needed more than a replay of this trace says.
-    pub fn is_at_least(&self) -> bool {
-        self.fatal.is_some() || self.doubts.has_others || self.is_partial()
-    }
-
-    /// Why nothing is known of the strategy of this name.
-    pub fn not_known(&self, name: &str) -> Option<&'static str> {
-        let is_of_torch = matches!(name, "torch" | "torch_expandable");
-        if self.doubts.has_private && !is_of_torch {
-            return Some("private pools of PyTorch (CUDA graphs, MemPool) keep memory in a way that this model lacks");
-        }
-        (self.doubts.has_segments && (is_of_torch || name.starts_with("paddle")))
-            .then_some("these are the segments of PyTorch's cache: record its tensors with run --torch record")
-    }
-
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
@@ -72,7 +28,6 @@ impl Trace {
 
 fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut gathering = Gathering::default();
-    let mut device_memory = None;
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let kind = match (kind_of(path).map_err(Unplayed::other)?, extension.as_str()) {
@@ -81,64 +36,52 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         (kind, _) => kind,
     };
     match kind {
-        Kind::Journal => device_memory = journal(path, device, &mut gathering)?,
+        Kind::Journal => journal(path, device, &mut gathering)?,
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
         Kind::Other => {
             return Err(Unplayed::other(
                 "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
             ));
         }
-        Kind::Log | Kind::GzippedLog | Kind::Empty if device.is_some() => {
+        Kind::Log | Kind::Empty if device.is_some() => {
             let problem = "is a log, which names no devices: leave --device out";
             return Err(Unplayed::OfDevice(problem.to_owned()));
         }
-        Kind::Log | Kind::GzippedLog | Kind::Empty => {
-            rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering)?;
-        }
+        Kind::Log | Kind::Empty => rmm_log::gather(path, &mut gathering)?,
     }
-    let duration_ns = gathering.end();
-    if gathering.requests.is_empty() {
+    let trace = gathering.end();
+    if trace.requests.is_empty() {
         let none = "holds no request for linear device memory";
-        return Err(Unplayed::Other(match gathering.notes.join("; ") {
+        return Err(Unplayed::Other(match trace.notes.join("; ") {
             notes if notes.is_empty() => format!("{none}: give the trace of a job that allocated some"),
             notes => format!("{none}; {notes}"),
         }));
     }
-    Ok(Trace {
-        environment: gathering.environment,
-        requests: gathering.requests,
-        torch: gathering.torch,
-        peak_live: u64::try_from(gathering.peak).unwrap_or(u64::MAX),
-        unmatched: gathering.unmatched,
-        duration_ns,
-        fatal: gathering.fatal,
-        doubts: gathering.doubts,
-        device_memory,
-        notes: gathering.notes,
-    })
+    Ok(trace)
 }
 
 /// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
-/// segments that PyTorch obtained for them. Returns the memory of the device, if the journal says it.
-fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Option<u64>, Unplayed> {
+/// segments that PyTorch obtained for them.
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(), Unplayed> {
     let journal = Journal::open(path)?;
     let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
-        gathering.notes.push(told);
+        gathering.trace.notes.push(told);
         None
     });
     // Snapshots do not show each request.
     let tensors = tensors.filter(|tensors| tensors.has_segments() && !tensors.snapshots);
     if let Some(tensors) = &tensors {
         gathering
+            .trace
             .notes
             .push("the requests are those for PyTorch's recorded tensors".to_owned());
-        gathering.notes.extend(tensors.note());
-        gathering.doubts.is_partial = tensors.note().is_some();
+        gathering.trace.notes.extend(tensors.note());
+        gathering.trace.doubts.is_partial = tensors.note().is_some();
     }
     let tensors = tensors.as_ref();
     for (name, value) in tensors.iter().flat_map(|tensors| &tensors.settings) {
-        gathering.torch.set(name, value);
+        gathering.trace.torch.set(name, value);
     }
     // By device.
     let mut devices: BTreeMap<i16, Gathering> = BTreeMap::new();
@@ -181,61 +124,60 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
-            gathering.doubts.has_others = true;
-            gathering.notes.push(format!(
+            gathering.trace.doubts.has_others = true;
+            gathering.trace.notes.push(format!(
                 "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
                  figure is at least what is needed; of PyTorch, --torch record tells the tensors",
                 class.name(),
             ));
         }
     }
-    let mut device_memory = None;
     if !devices.is_empty() {
         let chosen = choose_device("journal", &devices, device, |of_device| of_device.asked, gathering)?;
         let known = journal.header().device(chosen);
         let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
         let limit = known.and_then(|device| device.limit);
-        device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();
+        let device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();
         if limit.is_some() && device_memory == limit {
-            gathering.notes.push(format!(
+            gathering.trace.notes.push(format!(
                 "the device is as large as the job's limit, {}",
                 size(limit.unwrap_or(0))
             ));
         }
         gathering.take(devices.remove(&chosen).unwrap_or_default());
+        gathering.trace.device_memory = device_memory;
     }
-    gathering.doubts.is_partial |= journal.lost() > 0 || damaged > 0;
+    gathering.trace.doubts.is_partial |= journal.lost() > 0 || damaged > 0;
     if journal.lost() > 0 {
-        let lost = journal.lost();
-        gathering.notes.push(format!(
-            "{} lost: figures are of those that are left",
-            events_were(lost)
-        ));
+        let lost = events_were(journal.lost());
+        let told = format!("{lost} lost: figures are of those that are left");
+        gathering.trace.notes.push(told);
     }
     if damaged > 0 {
         let told = format!("left out {}", many(damaged, "damaged record"));
-        gathering.notes.push(told);
+        gathering.trace.notes.push(told);
     }
-    let is_tensor = |action| {
+    let is_tensor = |request: &Request| {
         matches!(
-            action,
+            request.action,
             Action::Allocate {
                 way: Way::Tensor(_),
                 ..
             }
         )
     };
-    let has_tensors = gathering.requests.iter().any(|request| is_tensor(request.action));
-    gathering.doubts.has_segments = !has_tensors && !gathering.requests.is_empty() && journal.header().uses("PyTorch");
-    gathering.torch.has_tensors = tensors.is_some();
-    if gathering.doubts.has_segments {
-        gathering.notes.push(
+    let requests = &gathering.trace.requests;
+    let has_segments = !requests.is_empty() && !requests.iter().any(is_tensor) && journal.header().uses("PyTorch");
+    gathering.trace.doubts.has_segments = has_segments;
+    gathering.trace.torch.has_tensors = tensors.is_some();
+    if has_segments {
+        gathering.trace.notes.push(
             "these requests are PyTorch's segments, not its tensors, whose waste lies inside them: run the job with --torch record"
                 .to_owned(),
         );
     }
-    gathering.environment = journal.header().environment.clone();
-    Ok(device_memory)
+    gathering.trace.environment = journal.header().environment.clone();
+    Ok(())
 }
 
 /// Adds a request for linear memory, or its free. `pool` is the tensor's.

@@ -26,11 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// An answer is never longer.
 const LONGEST_ANSWER_BYTES: u64 = 16 << 20;
 
-pub struct Connection {
-    pid: u32,
-    stream: UnixStream,
-}
-
 /// What this machine says of the process.
 struct Process {
     /// Its user, as the process's own user namespace numbers it.
@@ -88,75 +83,63 @@ impl Process {
 /// Whether the process sees other files than this program under the same names.
 fn other_root(process: &Path) -> bool {
     let identity = |path: PathBuf| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-    let of = |name: &str| {
-        (
-            identity(process.join(name)),
-            identity(Path::new("/proc/self").join(name)),
-        )
+    let differs = |name: &str| {
+        let theirs = identity(process.join(name));
+        theirs.is_some() && theirs != identity(Path::new("/proc/self").join(name))
     };
-    let differs = |(theirs, ours): (Option<_>, Option<_>)| theirs.is_some() && theirs != ours;
-    differs(of("ns/mnt")) || differs(of("root/."))
+    differs("ns/mnt") || differs("root/.")
 }
 
 /// A user id as the process's user namespace numbers it (`/proc/PID/uid_map`: first id inside, first id here, count).
 fn in_its_namespace(process: &Path, user: u32) -> u32 {
-    let map = std::fs::read_to_string(process.join("uid_map")).unwrap_or_default();
-    let lines = map.lines().filter_map(|line| {
-        let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<u32>().ok());
-        Some((numbers.next()??, numbers.next()??, numbers.next()??))
-    });
-    let own = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if own == map {
+    let map_of = |process: &Path| std::fs::read_to_string(process.join("uid_map")).unwrap_or_default();
+    let map = map_of(process);
+    if map == map_of(Path::new("/proc/self")) {
         return user;
     }
-    lines
-        .filter_map(|(inside, here, count)| user.checked_sub(here).filter(|&by| by < count).map(|by| inside + by))
-        .next()
-        .unwrap_or(user)
+    let inside = map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<u32>().ok());
+        let (inside, here, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let by = user.checked_sub(here).filter(|&by| by < count)?;
+        Some(inside + by)
+    });
+    inside.unwrap_or(user)
 }
 
-impl Connection {
-    pub fn to(pid: u32) -> Result<Connection, Failure> {
-        let process = Process::of(pid)?;
-        let mut problem = None;
-        for socket in process.sockets() {
-            match connect(&socket.path(), pid) {
-                Ok(stream) => return Ok(Connection { pid, stream }),
-                Err(error) => problem = Some(error),
-            }
-        }
-        Err(Failure::failed(match problem {
+/// Sends a line to a process, and returns its answer.
+pub fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
+    let (process, mut problem) = (Process::of(pid)?, None);
+    let mut sockets = process.sockets().into_iter();
+    let reached = sockets.find_map(|socket| connect(&socket.path(), pid).map_err(|error| problem = Some(error)).ok());
+    let mut stream = reached.ok_or_else(|| {
+        Failure::failed(match problem {
             None => format!(
                 "process {pid} has no control socket that this user can see; start the job with vramshim run --control \
                  (VRAMSHIM_CONTROL=1), ask as the job's user or root, and wait until the job has used a GPU"
             ),
             Some(error) => format!("process {pid} cannot be reached: {error}"),
-        }))
+        })
+    })?;
+    let hung_up = format!("process {pid} hung up; it answers its own user and root alone, and eight peers at a time");
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Failure::failed(&hung_up),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::failed(format!(
+            "process {pid} did not answer within {} s; it may be stopped, or waits for the driver",
+            PATIENCE.as_secs()
+        )),
+        _ => Failure::failed(format!("process {pid} did not answer: {error}")),
+    };
+    stream.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream
+        .take(LONGEST_ANSWER_BYTES)
+        .read_to_end(&mut answer)
+        .map_err(failed)?;
+    if answer.is_empty() {
+        return Err(Failure::failed(hung_up));
     }
-
-    /// Sends a line, and returns the job's answer.
-    pub fn ask(mut self, line: &str) -> Result<Value, Failure> {
-        let pid = self.pid;
-        let hung_up =
-            format!("process {pid} hung up; it answers its own user and root alone, and eight peers at a time");
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Failure::failed(&hung_up),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::failed(format!(
-                "process {pid} did not answer within {} s; it may be stopped, or waits for the driver",
-                PATIENCE.as_secs()
-            )),
-            _ => Failure::failed(format!("process {pid} did not answer: {error}")),
-        };
-        self.stream.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
-        let mut answer = Vec::new();
-        let mut stream = (&self.stream).take(LONGEST_ANSWER_BYTES);
-        stream.read_to_end(&mut answer).map_err(failed)?;
-        if answer.is_empty() {
-            return Err(Failure::failed(hung_up));
-        }
-        serde_json::from_slice(&answer)
-            .map_err(|error| Failure::failed(format!("process {pid} answered something else than JSON: {error}")))
-    }
+    serde_json::from_slice(&answer)
+        .map_err(|error| Failure::failed(format!("process {pid} answered something else than JSON: {error}")))
 }
 
 /// Connects to a socket, if the process itself listens there.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use base::text::shown;
 use journal::copy::{self, InFile};
@@ -60,12 +60,7 @@ pub fn dump(pid: u32, to: &Path, force: bool) -> Result<Value, Failure> {
 /// Waits until PyTorch's tensors are told up to now, which happens about once a second. Says how old they are if that takes
 /// too long; `None` if they are of now, or if there are none.
 fn snapshot(tensors: &Path) -> Option<String> {
-    let now_us = || {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_micros() as u64
-    };
+    let now_us = || UNIX_EPOCH.elapsed().unwrap_or_default().as_micros() as u64;
     let asked_us = now_us();
     let mut told = CacheSums::last(tensors).ok()??;
     while told.until_us < asked_us {

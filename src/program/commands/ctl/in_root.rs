@@ -1,14 +1,15 @@
 //! Files of a job, by the names that they have for the job. Its user made the links in its folders, and these lead nowhere
 //! but to files below the job's root folder.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
-use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 /// The place of a file: nothing was opened that has an effect.
 pub struct Place(File);
@@ -25,21 +26,12 @@ impl Place {
 
     /// The place of `path` below this root. Where the kernel cannot keep links below it (before 5.6), a link is an error.
     pub fn at(&self, path: &Path) -> io::Result<Place> {
-        let name = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: in this plain C structure zero is a value of every field.
-        let mut how: libc::open_how = unsafe { zeroed() };
-        how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
-        how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-        let (root, size) = (self.0.as_raw_fd(), size_of::<libc::open_how>());
-        // SAFETY: the name is a C string, and the call is told the size of the structure.
-        let code = unsafe { libc::syscall(libc::SYS_openat2, root, name.as_ptr(), &how, size) };
-        if code >= 0 {
-            // SAFETY: the call has just opened it, and nothing else owns it.
-            return Ok(Place(unsafe { File::from_raw_fd(code as libc::c_int) }));
-        }
-        match io::Error::last_os_error() {
-            error if [Some(libc::ENOSYS), Some(libc::EPERM)].contains(&error.raw_os_error()) => self.step(path),
-            error => Err(error),
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.0, path, flags, Mode::empty(), resolve) {
+            Ok(found) => Ok(Place(found.into())),
+            Err(Errno::NOSYS | Errno::PERM) => self.step(path),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -18,7 +18,7 @@ use clap::{Args, Subcommand};
 use config::Change;
 use serde_json::Value;
 
-use self::connection::{Connection, JournalOf};
+use self::connection::JournalOf;
 use crate::analysis::watch::Watched;
 use crate::escaped;
 use crate::failure::Failure;
@@ -105,7 +105,16 @@ impl Ctl {
                 add_held(pid, &mut answer);
                 stats(answer, &names, json)
             }
-            Order::Trim { device } => trim(pid, device, json),
+            Order::Trim { device } => {
+                let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
+                let devices = ask(pid, &line)?["devices"].take();
+                print(json, &devices, |out| {
+                    devices.as_array().into_iter().flatten().try_for_each(|one| {
+                        let bytes = size(one["given_back"].as_u64().unwrap_or(0));
+                        writeln!(out, "device {}: {bytes} given back", short(&one["device"].to_string()))
+                    })
+                })
+            }
             Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
                 print(json, &dumped, |out| {
@@ -138,7 +147,7 @@ fn short(given: &str) -> String {
 
 /// The job's answer to a line.
 fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
-    let answer = Connection::to(pid)?.ask(line)?;
+    let answer = connection::ask(pid, line)?;
     if answer["ok"] == true {
         return Ok(answer);
     }
@@ -240,23 +249,6 @@ fn row(name: &str, value: &Value) -> Vec<String> {
         printable(&value.to_string(), LONGEST_TEXT),
         words,
     ]
-}
-
-fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
-    let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
-    let answer = ask(pid, &line)?;
-    print(json, &answer["devices"], |out| {
-        for one in answer["devices"].as_array().into_iter().flatten() {
-            let bytes = one["given_back"].as_u64().unwrap_or(0);
-            writeln!(
-                out,
-                "device {}: {} given back",
-                short(&one["device"].to_string()),
-                size(bytes)
-            )?;
-        }
-        Ok(())
-    })
 }
 
 #[cfg(test)]

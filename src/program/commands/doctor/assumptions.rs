@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use base::text::shown;
 use base::verdict::{Outcome, Verdict};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::ask::received;
 use super::driver;
 use super::forecast::subject;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
@@ -112,7 +113,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
     let shown = if as_json {
-        super::report::json(&page)
+        escaped::pretty(&mut io::stdout().lock(), &page)
     } else {
         show(&page)
     };
@@ -160,10 +161,9 @@ fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Resul
 }
 
 fn verdict_of(answers: &[Answer]) -> Verdict {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let outcome = |answer: &Answer| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
     Verdict {
-        asked_s: now.map_or(0, |now| now.as_secs()),
+        asked_s: UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs()),
         outcomes: answers.iter().filter_map(outcome).collect(),
     }
 }

@@ -1,7 +1,5 @@
 //! Checks whether journals can be written in their folder, and how much room they have.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use base::filesystem::{Storage, kind_of};
@@ -74,17 +72,8 @@ pub fn usable<'a>(told: &mut Findings, wanted: &'a Path, advice: &str) -> Option
 }
 
 fn room(told: &mut Findings, folder: &Path, most: u64) {
-    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
-        return;
-    };
-    // SAFETY: statvfs is plain data, and the call writes it.
-    let free = unsafe {
-        let mut about: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &mut about) != 0 {
-            return;
-        }
-        (about.f_bavail as u64).saturating_mul(about.f_frsize as u64)
-    };
+    let Ok(about) = rustix::fs::statvfs(folder) else { return };
+    let free = about.f_bavail.saturating_mul(about.f_frsize);
     if free >= most.max(64 << 20) {
         return;
     }

@@ -48,13 +48,13 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             None => told.ok(format!("{about} works as it is")),
             Some((instead, why)) => told
                 .warning(format!("{about} {}: {why}", instead.words()))
-                .advise(advice(*instead)),
+                .advise(told_of(*instead).1),
         };
         let (instead, why) = lacks.unzip();
         forecasts.push(Forecast {
             device: device.ordinal,
             strategy: name,
-            instead: instead.map(word),
+            instead: instead.map(|instead| told_of(instead).0),
             why,
         });
     }
@@ -115,21 +115,18 @@ pub fn check_stored(told: &mut Findings, setup: &mut Setup) {
     }
 }
 
-const fn advice(instead: Instead) -> &'static str {
+/// A word for scripts, and what follows.
+const fn told_of(instead: Instead) -> (&'static str, &'static str) {
     match instead {
-        Instead::MapOnce => "Free memory in several places then serves no large request, so it needs more memory.",
-        Instead::Chunks => {
-            "FLAGS_auto_growth_chunk_size_in_mb sets the size of chunks; naive_best_fit with a size keeps memory in one piece."
-        }
-        Instead::Passthrough => "The strategy has no effect here.",
-    }
-}
-
-const fn word(instead: Instead) -> &'static str {
-    match instead {
-        Instead::MapOnce => "map_once",
-        Instead::Chunks => "chunks",
-        Instead::Passthrough => "passthrough",
+        Instead::MapOnce => (
+            "map_once",
+            "Free memory in several places then serves no large request, so it needs more memory.",
+        ),
+        Instead::Chunks => (
+            "chunks",
+            "FLAGS_auto_growth_chunk_size_in_mb sets the size of chunks; naive_best_fit with a size keeps memory in one piece.",
+        ),
+        Instead::Passthrough => ("passthrough", "The strategy has no effect here."),
     }
 }
 

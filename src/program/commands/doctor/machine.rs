@@ -16,10 +16,6 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
         told.note(format!("files may grow to {} only, and so may a journal", size(limit)))
             .advise("Later events are counted as lost. `ulimit -f unlimited` removes the limit.");
     }
-    if let Some(limit) = soft_limit(libc::RLIMIT_NOFILE).filter(|limit| *limit <= 128) {
-        told.note(format!("{limit} files may be open at once"))
-            .advise("Sharing memory takes a descriptor for each handle of physical memory: `ulimit -n 4096`.");
-    }
     if !std::path::Path::new("/proc/self/maps").exists() {
         told.problem("/proc is not mounted")
             .advise("Mount it: the driver needs it, and journals cannot name their process.");

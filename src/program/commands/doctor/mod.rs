@@ -17,6 +17,7 @@ mod probe;
 mod report;
 mod settings;
 
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -24,6 +25,7 @@ use config::{Config, ConfigError, parse_duration};
 use serde_json::json;
 
 use self::report::Findings;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::options::JobOptions;
@@ -149,12 +151,9 @@ impl Doctor {
         }
         let worst = findings.worst();
         let shown = if self.json {
-            report::json(&json!({
-                "findings": findings.list,
-                "worst": worst,
-                "driver": setup.driver,
-                "forecast": setup.forecast,
-            }))
+            let (driver, forecast) = (setup.driver, setup.forecast);
+            let page = json!({"findings": findings.list, "worst": worst, "driver": driver, "forecast": forecast});
+            escaped::pretty(&mut io::stdout().lock(), &page)
         } else {
             report::table(&findings)
         };

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::escaped;
 use crate::render::format::{many, printable, styled};
 
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
@@ -112,20 +111,18 @@ impl Findings {
     }
 
     pub fn tell(&mut self, severity: Severity, found: impl Into<String>) -> &mut Finding {
-        let at = self.list.len();
-        self.list.push(Finding {
+        self.list.push_mut(Finding {
             check: self.check,
             severity,
             found: found.into(),
             place: self.place.clone(),
             advice: String::new(),
-        });
-        &mut self.list[at]
+        })
     }
 
     pub fn worst(&self) -> Severity {
-        let severities = self.list.iter().map(|finding| finding.severity);
-        severities.max().unwrap_or(Severity::Ok)
+        let worst = self.list.iter().map(|finding| finding.severity).max();
+        worst.unwrap_or(Severity::Ok)
     }
 }
 
@@ -163,24 +160,14 @@ fn description(finding: &Finding) -> String {
 }
 
 fn verdict(findings: &Findings) -> String {
-    let count = |severity| {
-        findings
-            .list
-            .iter()
-            .filter(|finding| finding.severity == severity)
-            .count() as u64
-    };
-    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
-    match (many(problems, "problem"), many(warnings, "warning")) {
-        _ if problems + warnings == 0 => "Nothing stands in a job's way.".into(),
-        (_, warnings) if problems == 0 => format!("{warnings}."),
-        (problems, _) if warnings == 0 => format!("{problems}."),
-        (problems, warnings) => format!("{problems}, {warnings}."),
+    let counted = [(Severity::Problem, "problem"), (Severity::Warning, "warning")].map(|(severity, name)| {
+        let found = findings.list.iter().filter(|finding| finding.severity == severity);
+        (found.count() as u64, name)
+    });
+    let counted = counted.into_iter().filter(|(number, _)| *number > 0);
+    let counted: Vec<String> = counted.map(|(number, name)| many(number, name)).collect();
+    match counted.is_empty() {
+        true => "Nothing stands in a job's way.".into(),
+        false => format!("{}.", counted.join(", ")),
     }
-}
-
-pub fn json(page: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    escaped::pretty(&mut out, page)?;
-    out.flush()
 }

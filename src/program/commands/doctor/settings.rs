@@ -62,7 +62,6 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             .at(unknown.0.as_str());
     }
     bypasses(told, environment, config.strategy);
-    pytorch(told, environment);
     paddle(told, environment);
     tensorflow_and_jax(told, environment);
     let own = [table::POD_LIMIT.name, table::LIMIT.name];
@@ -89,15 +88,11 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     }
 }
 
-/// Whether PyTorch's own allocator does not act, because the library takes its place.
-fn is_pytorchs_allocator(environment: &Environment) -> bool {
-    environment.text(table::TORCH.name).as_deref() == Some("allocator")
-}
-
 /// Finds framework settings with which memory is recorded, but does not come from the strategy.
 fn bypasses(told: &mut Findings, environment: &Environment, strategy: Strategy) {
+    let is_pytorchs_allocator = environment.text(table::TORCH.name).as_deref() == Some("allocator");
     for (variable, settings, (source, instead)) in BYPASSES {
-        if PYTORCH.contains(&variable) && is_pytorchs_allocator(environment) {
+        if PYTORCH.contains(&variable) && is_pytorchs_allocator {
             continue;
         }
         let value = environment.text(variable).unwrap_or_default().replace(' ', "");
@@ -114,14 +109,8 @@ fn bypasses(told: &mut Findings, environment: &Environment, strategy: Strategy) 
             told.tell(severity, found).advise(advice).at(variable);
         }
     }
-}
-
-fn pytorch(told: &mut Findings, environment: &Environment) {
-    for variable in PYTORCH {
-        if let Some(value) = environment
-            .text(variable)
-            .filter(|_| is_pytorchs_allocator(environment))
-        {
+    for variable in PYTORCH.into_iter().filter(|_| is_pytorchs_allocator) {
+        if let Some(value) = environment.text(variable) {
             told.note(format!(
                 "{variable}={value} has no effect, because the library is PyTorch's allocator"
             ))

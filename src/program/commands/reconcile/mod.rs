@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use base::units::parse_size;
 use clap::Args;
 
 use crate::analysis::running::{FileId, file_id};
@@ -16,7 +15,7 @@ use crate::analysis::{nvml, running};
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load};
-use crate::launch::options::with_unit;
+use crate::number::size;
 use crate::say::say;
 use round::Round;
 
@@ -50,8 +49,8 @@ pub struct Reconcile {
 
     /// Largest unexplained difference that is accepted. A small difference always remains: code that the driver
     /// generates, or loads from other files
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    bound: String,
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
+    bound: u64,
 
     /// Print JSON, sizes in bytes
     #[arg(long)]
@@ -60,17 +59,16 @@ pub struct Reconcile {
 
 impl Reconcile {
     pub fn show(self) -> Result<(), Failure> {
-        with_unit("--bound", &self.bound)?;
-        let bound = parse_size(&self.bound).ok_or_else(|| {
-            Failure::refused(format!(
-                "--bound {:?} is no size; give bytes or a unit, such as 64MiB",
-                self.bound
-            ))
-        })?;
         let targets = self.targets()?;
         let (devices, is_unread) = look(&targets)?;
+        let bound = self.bound;
         let round = Round { devices, bound };
-        self.print(&round).map_err(Failure::unwritten)?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        let written = match self.json {
+            true => escaped::pretty(&mut out, &round.as_json()),
+            false => device_tables::write(&mut out, &round),
+        };
+        written.and_then(|()| out.flush()).map_err(Failure::unwritten)?;
         if round.within_bound() && !is_unread {
             Ok(())
         } else {
@@ -104,16 +102,6 @@ impl Reconcile {
         } else {
             Err(Failure::refused(problems.join("\n")))
         }
-    }
-
-    fn print(&self, round: &Round) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            escaped::pretty(&mut out, &round.as_json())?;
-        } else {
-            device_tables::write(&mut out, round)?;
-        }
-        out.flush()
     }
 }
 

@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::text::shown;
-use base::units::{parse_size, parse_time};
 use clap::Args;
 use config::Config;
 use indicatif::{ProgressBar, ProgressFinish};
@@ -24,8 +23,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::import::plain_file;
 use crate::journals::{named, only};
-use crate::launch::options::with_unit;
-use crate::number::{at_least, number};
+use crate::number::{at_least, number, size, time_ns};
 use crate::render::{format, progress};
 use crate::replay::{self, Outcome, Setup, Trace, Unplayed, play, smallest_device};
 
@@ -60,8 +58,8 @@ pub struct Replay {
 
     /// Memory of the model device, such as 24GiB [default: the memory of the journal's device, or the job's limit if
     /// that is less; else 80GiB]
-    #[arg(long, value_name = "SIZE")]
-    device_memory: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    device_memory: Option<u64>,
 
     /// Device number whose requests are played, if a journal or snapshot has several [default: the device that was used
     /// most]
@@ -70,8 +68,8 @@ pub struct Replay {
 
     /// auto_growth maps memory in multiples of this, rounded up to a power of two, at most 1/16 of the device's memory;
     /// smallest chunk of paddle_auto_growth [default: the setting of the journal's job, else 0]
-    #[arg(long, value_name = "SIZE")]
-    chunk: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk: Option<u64>,
 
     /// Prices of driver calls, such as measured on a GPU (scripts/prices.awk) [default: built-in prices]
     #[arg(long, value_name = "FILE")]
@@ -83,8 +81,8 @@ pub struct Replay {
 
     /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s (units: ns, us, ms, s, min, h). A wait takes so long, and other streams get
     /// what was freed so much later [default: 0, the GPU is never behind]
-    #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME")]
-    lag: String,
+    #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME", value_parser = time_ns)]
+    lag: u64,
 
     /// Print JSON, sizes in bytes and times in nanoseconds
     #[arg(long)]
@@ -139,26 +137,8 @@ fn settings_of(environment: &[(String, String)]) -> Settings {
     Config::read(lookup).0.settings
 }
 
-/// Reads the size that an option was given.
-fn size(option: &str, given: &Option<String>) -> Result<Option<u64>, Failure> {
-    let Some(text) = given else { return Ok(None) };
-    with_unit(option, text)?;
-    let problem = || format!("{option} {text:?} is no size; give bytes or a unit, such as 24GiB");
-    parse_size(text).map(Some).ok_or_else(|| Failure::refused(problem()))
-}
-
 impl Replay {
     pub fn play(self) -> Result<(), Failure> {
-        let device_memory = size("--device-memory", &self.device_memory)?;
-        if device_memory == Some(0) {
-            return Err(Failure::refused(
-                "--device-memory 0 holds nothing; give a size, such as 24GiB",
-            ));
-        }
-        let chunk = size("--chunk", &self.chunk)?;
-        let lag = &self.lag;
-        let no_time = || format!("--lag {lag:?} is no time; give one with a unit, such as 500us, 20ms or 1s");
-        let lag_ns = parse_time(lag).ok_or_else(|| Failure::refused(no_time()))?;
         let prices = self.prices()?;
         let names = self.names()?;
         let path = only(&named(self.trace.as_slice(), true)?[0])?;
@@ -169,15 +149,15 @@ impl Replay {
         })?;
         drop(reading);
         let mut settings = settings_of(&trace.environment);
-        settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
-        let device_memory = device_memory.or(trace.device_memory).unwrap_or_else(|| {
+        settings.chunk_bytes = self.chunk.unwrap_or(settings.chunk_bytes);
+        let device_memory = self.device_memory.or(trace.device_memory).unwrap_or_else(|| {
             trace.notes.push(format!(
                 "the trace does not say how large the device is: it is taken as {}; --device-memory sets it",
                 format::size(ASSUMED_MEMORY)
             ));
             ASSUMED_MEMORY
         });
-        if let Some(bytes) = chunk.filter(|&bytes| bytes > device_memory) {
+        if let Some(bytes) = self.chunk.filter(|&bytes| bytes > device_memory) {
             return Err(Failure::refused(format!(
                 "--chunk {} is more than the memory of the device, {}; give less, or a larger --device-memory",
                 format::size(bytes),
@@ -188,7 +168,7 @@ impl Replay {
             settings,
             device_memory,
             prices,
-            lag_ns,
+            lag_ns: self.lag,
             repetitions: self.repeat,
         };
         // Hidden unless standard error is a terminal.

@@ -126,10 +126,7 @@ impl Stress {
     fn run(&self) -> Result<Baseline, Failure> {
         let library = find_library(None)?;
         check_loads(&library)?;
-        let simulated = self.sim.map(|simulated| simulated.find()).transpose()?;
-        let (stand_ins, variables) = simulated.map_or_else(Default::default, |(simulator, variables)| {
-            (simulator.preloads(), variables)
-        });
+        let (stand_ins, variables) = self.sim.map(Simulated::find).transpose()?.unwrap_or_default();
         let environment = Environment::new(variables, Some(library), stand_ins);
         let driver = doctor::ask_driver(&environment, self.timeout)?;
         let devices = driver.devices.iter().map(|device| self.device(device));

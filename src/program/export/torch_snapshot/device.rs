@@ -12,7 +12,6 @@
 //! | out of memory | `oom` |
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 
 use base::api::Class;
 use journal::format::{Allocation, Event, Record};
@@ -117,10 +116,9 @@ pub struct Device {
     next_id: u64,
     /// Free bytes as last measured.
     free: Option<u64>,
+    /// The entries of the trace that the latest record gave.
+    pub entries: Vec<Entry>,
 }
-
-/// What takes the entries of the trace.
-pub type Sink<'s> = dyn FnMut(Entry) -> io::Result<()> + 's;
 
 /// PyTorch's default stream is 0.
 fn stream(number: u8) -> u64 {
@@ -156,50 +154,52 @@ impl Device {
             next_made_up: MADE_UP + number.max(0) as u64 * LARGEST_DEVICE,
             next_id: 1,
             free: None,
+            entries: Vec::new(),
         }
     }
 
-    pub fn apply(&mut self, record: &Record, sink: &mut Sink) -> io::Result<()> {
+    pub fn apply(&mut self, record: &Record) {
         if record.device != self.number {
-            return Ok(());
+            return;
         }
         let failed = self.ledger.scenes.out_of_memory;
         self.ledger.apply(record);
         match record.event {
-            Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack, sink),
-            Event::Free { allocation, .. } if counts(&allocation) => match self.live.remove(&key(&allocation)) {
-                Some(placed) => self.remove(&placed, sink),
-                None => Ok(()),
-            },
+            Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack),
+            Event::Free { allocation, .. } if counts(&allocation) => {
+                if let Some(placed) = self.live.remove(&key(&allocation)) {
+                    self.remove(&placed);
+                }
+            }
             Event::SegmentAlloc {
                 address,
                 size,
                 again: false,
-            } => self.add_segment(address, size, record.stack, 0, sink),
+            } => self.add_segment(address, size, record.stack, 0),
             Event::SegmentFree {
                 address,
                 size,
                 again: false,
                 ..
-            } => self.remove_segment(address, size, sink),
-            Event::Map { address, size, handle } => self.mapped(address, size, handle, sink),
+            } => self.remove_segment(address, size),
+            Event::Map { address, size, handle } => self.mapped(address, size, handle),
             Event::Measured {
                 mem_info: Some(info), ..
             } => {
                 self.free = Some(info.free);
-                Ok(())
             }
             // A request that is made again is one failure.
             Event::AllocFailed { requested, .. } if self.ledger.scenes.out_of_memory > failed => {
-                sink(Entry::new("oom", self.free.unwrap_or(0), requested, 0, record.stack))
+                self.entries
+                    .push(Entry::new("oom", self.free.unwrap_or(0), requested, 0, record.stack));
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
-    fn allocated(&mut self, one: Allocation, stack: u32, sink: &mut Sink) -> io::Result<()> {
+    fn allocated(&mut self, one: Allocation, stack: u32) {
         if let Some(stale) = self.live.remove(&key(&one)) {
-            self.remove(&stale, sink)?;
+            self.remove(&stale);
         }
         let mut placed = Placed {
             id: self.next_id,
@@ -214,24 +214,23 @@ impl Device {
             NameSpace::Physical => {}
             NameSpace::Object => {
                 if let Some(address) = self.made_up(own_size(&one)) {
-                    self.place_alone(&mut placed, address, sink)?;
+                    self.place_alone(&mut placed, address);
                 }
             }
             _ => {
                 let places = self.inside(&one);
                 if places.is_empty() {
-                    self.place_alone(&mut placed, one.address, sink)?;
+                    self.place_alone(&mut placed, one.address);
                 }
                 let mut left = one.requested.min(one.allocated);
                 for (address, size) in places {
                     let requested = left.min(size);
                     left -= requested;
-                    self.add_block(&mut placed, address, size, requested, sink)?;
+                    self.add_block(&mut placed, address, size, requested);
                 }
             }
         }
         self.live.insert(key(&one), placed);
-        Ok(())
     }
 
     /// Where in segments an allocation of a policy lies; empty if not all of its bytes lie in segments.
@@ -268,29 +267,22 @@ impl Device {
     }
 
     /// Gives an allocation a segment of its own.
-    fn place_alone(&mut self, placed: &mut Placed, address: u64, sink: &mut Sink) -> io::Result<()> {
+    fn place_alone(&mut self, placed: &mut Placed, address: u64) {
         let one = placed.allocation;
         let size = own_size(&one);
         if size == 0 || address.checked_add(size).is_none_or(|end| end > LAST_ADDRESS) {
-            return Ok(());
+            return;
         }
-        self.add_segment(address, size, placed.stack, placed.id, sink)?;
+        self.add_segment(address, size, placed.stack, placed.id);
         placed.own_segment = Some(address);
-        self.add_block(placed, address, one.allocated, one.requested.min(one.allocated), sink)
+        self.add_block(placed, address, one.allocated, one.requested.min(one.allocated));
     }
 
-    fn add_block(
-        &mut self,
-        placed: &mut Placed,
-        address: u64,
-        size: u64,
-        requested: u64,
-        sink: &mut Sink,
-    ) -> io::Result<()> {
+    fn add_block(&mut self, placed: &mut Placed, address: u64, size: u64, requested: u64) {
         if size == 0 {
-            return Ok(());
+            return;
         }
-        self.remove_blocks(address, size, sink)?;
+        self.remove_blocks(address, size);
         let block = Block {
             size,
             requested,
@@ -300,39 +292,34 @@ impl Device {
         };
         self.blocks.insert(address, block);
         placed.blocks.push(address);
-        sink(block.entry("alloc", address))
+        self.entries.push(block.entry("alloc", address));
     }
 
-    fn remove_block(&mut self, address: u64, sink: &mut Sink) -> io::Result<()> {
-        let Some(block) = self.blocks.remove(&address) else {
-            return Ok(());
-        };
-        let mut actions = ["free_requested", "free_completed"].into_iter();
-        actions.try_for_each(|action| sink(block.entry(action, address)))
+    fn remove_block(&mut self, address: u64) {
+        if let Some(block) = self.blocks.remove(&address) {
+            let actions = ["free_requested", "free_completed"];
+            self.entries.extend(actions.map(|action| block.entry(action, address)));
+        }
     }
 
     /// Removes the blocks that share an address with a range: the journal does not say that they were freed.
-    fn remove_blocks(&mut self, address: u64, size: u64, sink: &mut Sink) -> io::Result<()> {
+    fn remove_blocks(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         while let Some((&start, block)) = self.blocks.range(..end).next_back()
             && start.saturating_add(block.size) > address
         {
-            self.remove_block(start, sink)?;
+            self.remove_block(start);
         }
-        Ok(())
     }
 
-    fn remove(&mut self, placed: &Placed, sink: &mut Sink) -> io::Result<()> {
+    fn remove(&mut self, placed: &Placed) {
         for &address in &placed.blocks {
             if self.blocks.get(&address).is_some_and(|block| block.owner == placed.id) {
-                self.remove_block(address, sink)?;
+                self.remove_block(address);
             }
         }
-        match placed.own_segment {
-            Some(address) if self.has_segment(placed) => {
-                self.remove_segment(address, own_size(&placed.allocation), sink)
-            }
-            _ => Ok(()),
+        if let Some(address) = placed.own_segment.filter(|_| self.has_segment(placed)) {
+            self.remove_segment(address, own_size(&placed.allocation));
         }
     }
 
@@ -342,12 +329,12 @@ impl Device {
         own.is_some_and(|segment| segment.owner == placed.id)
     }
 
-    fn add_segment(&mut self, address: u64, size: u64, stack: u32, owner: u64, sink: &mut Sink) -> io::Result<()> {
+    fn add_segment(&mut self, address: u64, size: u64, stack: u32, owner: u64) {
         if size == 0 || address.checked_add(size).is_none() {
-            return Ok(());
+            return;
         }
         // What is there was given back without a record.
-        self.remove_segment(address, size, sink)?;
+        self.remove_segment(address, size);
         let expandable = self.expandable && owner == 0;
         let segment = Segment {
             size,
@@ -357,16 +344,16 @@ impl Device {
         };
         self.segments.insert(address, segment);
         let action = if expandable { "segment_map" } else { "segment_alloc" };
-        sink(segment.entry(action, address, size))
+        self.entries.push(segment.entry(action, address, size));
     }
 
     /// Removes what the segments have of a range, and the blocks there.
-    fn remove_segment(&mut self, address: u64, size: u64, sink: &mut Sink) -> io::Result<()> {
+    fn remove_segment(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         if size == 0 {
-            return Ok(());
+            return;
         }
-        self.remove_blocks(address, size, sink)?;
+        self.remove_blocks(address, size);
         while let Some((&start, &segment)) = self.segments.range(..end).next_back()
             && start.saturating_add(segment.size) > address
         {
@@ -375,10 +362,10 @@ impl Device {
             let (from, to) = (start.max(address), segment_end.min(end));
             if !segment.expandable {
                 // A plain segment ends as a whole.
-                self.remove_blocks(start, segment.size, sink)?;
-                sink(segment.entry("segment_free", start, segment.size))?;
+                self.remove_blocks(start, segment.size);
+                self.entries.push(segment.entry("segment_free", start, segment.size));
             } else {
-                sink(segment.entry("segment_unmap", from, to - from))?;
+                self.entries.push(segment.entry("segment_unmap", from, to - from));
                 for (piece, piece_end) in [(start, from), (to, segment_end)] {
                     if piece < piece_end {
                         let size = piece_end - piece;
@@ -387,22 +374,20 @@ impl Device {
                 }
             }
         }
-        Ok(())
     }
 
     /// Physical memory is where it was mapped first, or last if other memory is mapped there now.
-    fn mapped(&mut self, address: u64, size: u64, handle: u64, sink: &mut Sink) -> io::Result<()> {
+    fn mapped(&mut self, address: u64, size: u64, handle: u64) {
         let key = (NameSpace::Physical, handle);
         let Some(mut placed) = self.live.remove(&key) else {
-            return Ok(());
+            return;
         };
         if !self.has_segment(&placed) && placed.allocation.reserved.unwrap_or(0) <= size {
             placed.blocks.clear();
             placed.own_segment = None;
-            self.place_alone(&mut placed, address, sink)?;
+            self.place_alone(&mut placed, address);
         }
         self.live.insert(key, placed);
-        Ok(())
     }
 
     /// Adds what has no address yet: physical memory that is not mapped, and what the driver's pools hold beyond live

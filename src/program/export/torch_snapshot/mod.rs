@@ -68,10 +68,10 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64
                 if count >= cut {
                     return Ok(());
                 }
-                device.apply(record, &mut |entry| {
-                    entries += 1;
-                    writer.entry(list, record, entry)
-                })
+                device.apply(record);
+                entries += device.entries.len() as u64;
+                let mut each = device.entries.drain(..);
+                each.try_for_each(|entry| writer.entry(list, record, entry))
             })?;
             device.finish();
             ended.push((number, device));
@@ -202,7 +202,7 @@ impl Writer<'_> {
 /// The settings that a reader of snapshots asks for.
 fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
     let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-    let mut environment = process.header().environment.iter();
+    let mut environment = process.journal.header().environment.iter();
     let found = environment.find(|(name, _)| names.contains(&name.as_str()));
     pickle.dictionary(|pickle| {
         pickle.text(names[0])?;

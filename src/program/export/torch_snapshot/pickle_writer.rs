@@ -98,24 +98,18 @@ impl<'w> Pickle<'w> {
     /// A number of at most 2^63 - 1: MemoryViz cannot compute with larger ones, as a nonsensical request may have.
     pub fn integer(&mut self, value: u64) -> io::Result<()> {
         let value = value.min(i64::MAX as u64);
-        if let Ok(byte) = u8::try_from(value) {
-            return self.out.write_all(&[BININT1, byte]);
+        // The code of a long integer is followed by its length: as few bytes as hold the number and its sign.
+        let (code, length) = match value {
+            0..=0xff => (BININT1, 1),
+            0x100..=0xffff => (BININT2, 2),
+            0x1_0000..=0x7fff_ffff => (BININT, 4),
+            _ => (LONG1, (65 - value.leading_zeros()).div_ceil(8)),
+        };
+        self.out.write_all(&[code])?;
+        if code == LONG1 {
+            self.out.write_all(&[length as u8])?;
         }
-        if let Ok(short) = u16::try_from(value) {
-            self.out.write_all(&[BININT2])?;
-            return self.out.write_all(&short.to_le_bytes());
-        }
-        if let Ok(int) = i32::try_from(value) {
-            self.out.write_all(&[BININT])?;
-            return self.out.write_all(&int.to_le_bytes());
-        }
-        // As few bytes as hold the number and its sign.
-        let bytes = value.to_le_bytes();
-        let used = 8 - value.leading_zeros() as usize / 8;
-        let sign = usize::from(bytes[used - 1] >= 0x80);
-        self.out.write_all(&[LONG1, (used + sign) as u8])?;
-        self.out.write_all(&bytes[..used])?;
-        self.out.write_all(&[0][..sign])
+        self.out.write_all(&value.to_le_bytes()[..length as usize])
     }
 
     /// A dictionary of at most a few hundred entries, which `fill` writes: keys and values in turn.
