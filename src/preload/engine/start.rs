@@ -21,6 +21,7 @@ use super::scope::DriverScope;
 use super::state::State;
 use super::state::guards::Guards;
 use super::state::host::Host;
+use super::state::operations;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
 use super::{Call, Engine, marks, process, scope, thread};
@@ -270,6 +271,17 @@ pub fn enter(api: Api) -> Option<Call> {
 pub fn enter_running(api: Api) -> Option<Call> {
     let engine = process::running()?;
     Some(call(engine, scope::driver(api)?))
+}
+
+/// As `enter_running`, for copies and fills. Nearly always the library has no part in them, and this costs the read of one
+/// variable.
+#[inline]
+pub fn enter_if_watched(api: Api) -> Option<Call> {
+    if operations::are_watched() {
+        enter_running(api)
+    } else {
+        None
+    }
 }
 
 /// As `enter`, for a request for a tensor (`scope::tensor`).

@@ -205,8 +205,8 @@ impl Call {
                 })
             };
             // SAFETY: as above; the call that succeeded has written it.
-            let written = || unsafe { *out };
-            self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
+            let key = || Key::Address(unsafe { *out });
+            self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, key)?;
             Ok(address)
         })
     }
