@@ -83,7 +83,7 @@ impl Question {
         let Some(ours) = self.ours(name) else { return go_on };
         // Code outside every object, compiled at run time, counts as the application's.
         let caller = elf::object_of(self.caller);
-        let behind_us = caller.is_some_and(|caller| caller.position() == Position::BehindOurs);
+        let behind_us = caller.is_some_and(|caller| caller.position == Position::BehindOurs);
         if caller.is_some_and(|caller| caller.is_ours() || behind_us && caller.exports(name)) {
             return go_on;
         }
@@ -100,7 +100,7 @@ impl Question {
         if found.is_null() {
             return go_on;
         }
-        match elf::object_of(found).map(|object| object.position()) {
+        match elf::object_of(found).map(|object| object.position) {
             Some(Position::BeforeOurs) => go_on,
             // The handle was that of the whole program, or ours.
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
@@ -142,7 +142,7 @@ impl Question {
     }
 
     fn is_from_a_layer_in_front(&self) -> bool {
-        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.position() == Position::BeforeOurs);
+        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.position == Position::BeforeOurs);
         self.versioned && self.handle == RTLD_NEXT && in_front()
     }
 }

@@ -220,7 +220,7 @@ pub fn process_ends(status: i32) {
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         engine.state.note_host_memory_last();
-        if let Some(journal) = engine.state.records.journal() {
+        if let Some(journal) = &engine.state.records.journal {
             journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
             journal.ended(status & 0xff);
         }
@@ -230,7 +230,7 @@ pub fn process_ends(status: i32) {
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
-        if self.state.surges.is_watched() || self.state.host.asks_heap() {
+        if self.state.surges.setting.is_some() || self.state.host.asks_heap {
             self.pools
                 .start_keeper("surges and the host's heap, which are not seen");
         } else if self.state.records.path().is_some() && has_several_threads() {

@@ -67,7 +67,7 @@ fn unless_ours(address: *mut c_void) -> *mut c_void {
 /// library has it.) If the library was not preloaded, the C library may come before it; then the first object of all that
 /// has the function.
 fn first_behind_us(name: &CStr) -> *mut c_void {
-    let behind = |object: &Object| (object.position() == Position::BehindOurs).then(|| object.function(name))?;
+    let behind = |object: &Object| (object.position == Position::BehindOurs).then(|| object.function(name))?;
     elf::next_function(name)
         .or_else(|| elf::find(behind))
         .or_else(|| elf::find(|object| (!object.is_ours()).then(|| object.function(name))?))

@@ -156,7 +156,7 @@ impl Call {
                 Ok(block.address)
             }
             Err(problem) => {
-                self.failed(Class::Linear, Some(pool.location), size, problem);
+                self.failed(Class::Linear, Some(pool.location), size, problem, None);
                 Err(problem)
             }
         }

@@ -219,7 +219,7 @@ fn refused(requested: u64, shown: Available, limit: Option<String>) -> Refused {
     };
     let Some(path) = next::refusing_layer() else {
         return match next::layer_in_front().filter(|_| shown.free >= requested) {
-            Some(front) => of(Refuser::LayerInFront, Some(front.path().to_owned())),
+            Some(front) => of(Refuser::LayerInFront, Some(front.path.clone())),
             None => of(Refuser::Driver, None),
         };
     };

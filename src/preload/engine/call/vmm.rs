@@ -169,7 +169,7 @@ impl Call {
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
         let location = Location::of_device_here();
-        ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem))?;
+        ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem, None))?;
         let handle = handle();
         lock(&self.engine.physical).referenced(handle);
         if kind == POSIX_FILE_DESCRIPTOR {

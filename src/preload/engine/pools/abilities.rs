@@ -79,7 +79,7 @@ impl Abilities {
             let why = format!(
                 "{} stands before the library, takes the job's requests, and would not count what is reserved; name \
                  libvramshim.so before it in LD_PRELOAD",
-                front.path()
+                front.path
             );
             return Some((Instead::Passthrough, why));
         }

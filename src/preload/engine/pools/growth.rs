@@ -39,14 +39,10 @@ pub(super) const OTHER_CONTEXT: u64 = 1;
 
 pub struct Growth {
     /// The pool of a whole context.
-    pub(super) pool: &'static Pool,
+    pub pool: &'static Pool,
 }
 
 impl Growth {
-    pub fn in_pool(root: &'static Pool) -> Growth {
-        Growth { pool: root }
-    }
-
     /// A segment or mapped memory belongs to the pool from now on. If `again`, the pool has the memory at other addresses
     /// already, so it counts nothing.
     pub fn gained(&self, address: u64, size: u64, again: bool) {

@@ -81,7 +81,7 @@ impl Pools {
             registry: Box::leak(Box::default()),
             abilities,
             idle_release_ns: AtomicU64::new(as_ns(idle_release)),
-            keeper: Keeper::new(),
+            keeper: Keeper::default(),
             closing: Mutex::default(),
         }
     }

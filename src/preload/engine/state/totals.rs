@@ -29,12 +29,7 @@ impl Gauge {
     pub fn add(&self, bytes: u64, pooled: u64) {
         let now = self.current.load(Relaxed).wrapping_add(bytes);
         self.current.store(now, Relaxed);
-        self.raise_peak(now.wrapping_add(pooled));
-    }
-
-    #[inline]
-    fn raise_peak(&self, now: u64) {
-        raise(&self.peak, now);
+        raise(&self.peak, now.wrapping_add(pooled));
     }
 
     pub fn subtract(&self, bytes: u64) {
@@ -51,7 +46,7 @@ impl Gauge {
     /// The number and its peak; `pooled` is what the pools hold besides.
     fn read(&self, pooled: u64) -> Reading {
         let current = self.current.load(Relaxed).wrapping_add(pooled);
-        self.raise_peak(current);
+        raise(&self.peak, current);
         let peak = self.peak.load(Relaxed);
         Reading { current, peak }
     }
@@ -184,7 +179,7 @@ impl Totals {
     /// The pools now hold this much, which may be a peak.
     #[inline]
     fn raise_peaks(&self, pooled: &Sum) {
-        let raise = |gauge: &Gauge, pooled: u64| gauge.raise_peak(gauge.current.load(Relaxed).wrapping_add(pooled));
+        let raise = |gauge: &Gauge, pooled: u64| raise(&gauge.peak, gauge.current.load(Relaxed).wrapping_add(pooled));
         raise(&self.requested, pooled.requested);
         raise(&self.allocated, pooled.allocated);
         raise(&self.live, pooled.live);

@@ -40,11 +40,12 @@ pub enum Position {
 /// stack.
 #[derive(Clone, Copy)]
 pub struct Object {
-    pub(super) base: usize,
+    /// The difference between addresses in memory and those in the object's file.
+    pub base: usize,
     headers: *const Elf64_Phdr,
     pub(super) count: usize,
     pub(super) name: *const c_char,
-    position: Position,
+    pub position: Position,
 }
 
 /// A mapped segment from some address on.
@@ -158,10 +159,6 @@ impl Object {
         object
     }
 
-    pub fn position(&self) -> Position {
-        self.position
-    }
-
     pub fn is_ours(&self) -> bool {
         self.position == Position::Ours
     }
@@ -256,11 +253,6 @@ impl Object {
         let symbol = self.symbols()?.find(name)?;
         let address = self.base.wrapping_add(symbol.st_value as usize);
         (kind(&symbol) != STT_GNU_IFUNC && self.holds(address)).then_some(address as *mut c_void)
-    }
-
-    /// The difference between addresses in memory and those in the object's file.
-    pub fn base(&self) -> usize {
-        self.base
     }
 
     /// The segments of a type that are not loaded for themselves, each with the loaded segment that it lies in.

@@ -85,14 +85,6 @@ impl Tensors {
     }
 }
 
-/// Figures of the device that the caller adds: those of memory, which is not counted by tensor.
-#[derive(Default)]
-pub struct Memory {
-    pub reserved: ReservedHistory,
-    /// Free bytes inside segments.
-    pub free_inside: u64,
-}
-
 pub struct Figures {
     /// By device. They are many, and the thread that starts the library may have a small stack.
     devices: Box<[Tensors]>,
@@ -183,29 +175,30 @@ impl Figures {
         tensors.out_of_memory.store(0, Relaxed);
     }
 
-    /// The answer to `torch._C._cuda_memoryStats` as JSON.
-    pub fn as_json(&self, device: i32, memory: &Memory) -> String {
+    /// The answer to `torch._C._cuda_memoryStats` as JSON. The caller knows the figures of memory, which is not counted by
+    /// tensor: what is reserved, and the free bytes inside segments.
+    pub fn as_json(&self, device: i32, reserved: ReservedHistory, free_inside: u64) -> String {
         let unused = Tensors::default();
-        self.device(device).unwrap_or(&unused).as_json(memory)
+        self.device(device).unwrap_or(&unused).as_json(reserved, free_inside)
     }
 }
 
 /// The answer to `torch._C._cuda_memoryStats` before the engine runs.
 pub fn no_torch_stats() -> String {
-    Tensors::default().as_json(&Memory::default())
+    Tensors::default().as_json(ReservedHistory::default(), 0)
 }
 
 impl Tensors {
-    fn as_json(&self, memory: &Memory) -> String {
-        let (mut reserved, segments) = (memory.reserved.bytes, memory.reserved.segments);
+    fn as_json(&self, reserved: ReservedHistory, free_inside: u64) -> String {
+        let (mut reserved, segments) = (reserved.bytes, reserved.segments);
         // Under passthrough the driver rounds each request, and only the driver knows to what. PyTorch's readers expect
         // that tensors fit into the reserved memory.
         let [tensors_hold, ..] = self.stats(ALLOCATED);
         reserved.current = reserved.current.max(tensors_hold.current);
         reserved.peak = reserved.peak.max(tensors_hold.peak);
         let free = History {
-            current: memory.free_inside,
-            peak: memory.free_inside,
+            current: free_inside,
+            peak: free_inside,
             ..History::default()
         };
         // PyTorch's allocator asks a second time before it raises an error.
