@@ -14,6 +14,7 @@ use crate::engine::call::holders;
 use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
+use crate::engine::state::measurements::now_ms;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
@@ -155,7 +156,7 @@ impl Call {
         };
         let state = self.engine.state;
         let live = state.ledger.readings(device, None).allocated.current;
-        state.failures.count(device, asked, live)
+        state.failures.count(now_ms(), device, asked, live)
     }
 
     /// Tells a request that failed for another reason than memory: the driver, the device or the host failed.

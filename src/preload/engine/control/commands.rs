@@ -111,7 +111,7 @@ impl Engine {
             },
         );
         let mut first = true;
-        for name in self.stat_names() {
+        for name in names::stat_names(Some(self)) {
             let Ok(value) = names::stat(Some(self), &name) else {
                 continue;
             };

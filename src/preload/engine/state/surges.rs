@@ -347,8 +347,6 @@ mod tests {
         assert_eq!(watch.responsible(start, late), [(2, 30), (4, 5), (5, 1)]);
     }
 
-    use base::cuda::HOST_DEVICE;
-
     #[test]
     fn bytes_of_a_stack_add_up_by_device() {
         let askers = Askers::new();

@@ -69,6 +69,13 @@ pub struct Readings {
     pub failures: u64,
 }
 
+impl Readings {
+    /// Whether memory was ever asked for.
+    pub fn was_used(&self) -> bool {
+        self.live.peak > 0 || self.reserved.peak > 0 || self.failures > 0
+    }
+}
+
 /// The sum of the live blocks of one pool. It changes under the pool's lock and is read without it. It has cache lines of
 /// its own, so that pools do not slow each other down.
 #[derive(Default)]

@@ -264,23 +264,6 @@ mod tests {
     }
 
     #[test]
-    fn resets_keep_what_is_live() {
-        let figures = Figures::default();
-        figures.allocated(1, 4096);
-        figures.allocated(1, 4096);
-        figures.freed(1, 4096);
-        figures.reset_peaks(1);
-        figures.reset_sums(1);
-        let [all, small, _] = figures.device(1).unwrap().stats(REQUESTED);
-        let expected = History {
-            current: 4096,
-            peak: 4096,
-            ..History::default()
-        };
-        assert_eq!((all, small), (expected, expected));
-    }
-
-    #[test]
     fn the_fraction_limits_what_tensors_hold() {
         let figures = Figures::default();
         assert_eq!(figures.exceeds(0, u64::MAX), None);
