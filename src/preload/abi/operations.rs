@@ -11,16 +11,10 @@ use crate::next::{self, *};
 use base::api::Api;
 use base::cuda::{check, result_code};
 
-const fn on_default(per_thread: bool) -> Order {
+/// `None` for the default stream, for which the call may wait.
+fn order(stream: Option<CUstream>, per_thread: bool) -> Order {
     Order {
-        stream: None,
-        per_thread,
-    }
-}
-
-fn on(stream: CUstream, per_thread: bool) -> Order {
-    Order {
-        stream: Some(meant(stream, per_thread)),
+        stream: stream.map(|stream| meant(stream, per_thread)),
         per_thread,
     }
 }
@@ -51,23 +45,23 @@ macro_rules! copy_3d {
 
 hooks! { |call, below, per_thread|
     cuMemcpy cuMemcpy_ptds cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds: (to, from, size) enter_if_watched(Policy) => {
-        copy!(call, below, to, from, size, on_default(per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
+        copy!(call, below, to, from, size, order(None, per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
     };
     cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz: (to, from, size, stream)
     enter_if_watched(Policy) => {
-        copy!(call, below, to, from, size, on(stream, per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
+        copy!(call, below, to, from, size, order(Some(stream), per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
     };
     cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds: (to, from, size) enter_if_watched(Policy) => {
         call.end_synchronous(&[to], per_thread, below())
     };
     cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds: (to, offset, from, size) enter_if_watched(Policy) => {
         let places = [Place::Array(to as u64), Place::Address(from)];
-        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        let copied = call.copy_without_peer_form(places, order(None, per_thread)).and_then(|()| below());
         call.end_synchronous(&[from], per_thread, copied)
     };
     cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds: (to, from, offset, size) enter_if_watched(Policy) => {
         let places = [Place::Address(to), Place::Array(from as u64)];
-        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        let copied = call.copy_without_peer_form(places, order(None, per_thread)).and_then(|()| below());
         call.end_synchronous(&[to], per_thread, copied)
     };
     cuMemcpyPeer cuMemcpyPeer_ptds: (to, context, from, other, size) enter_if_watched(Policy) => {
@@ -86,11 +80,11 @@ fn ends(copy: *const Copy3d) -> [u64; 2] {
 hooks! { |call, below, per_thread|
     cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds:
     (copy) enter_if_watched(Policy) => {
-        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
+        copy_3d!(call, below, copy, order(None, per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
     };
     cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz: (copy, stream)
     enter_if_watched(Policy) => {
-        copy_3d!(call, below, copy, on(stream, per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
+        copy_3d!(call, below, copy, order(Some(stream), per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
     };
     cuMemcpy3DPeer cuMemcpy3DPeer_ptds: (copy) enter_if_watched(Policy) => {
         call.end_synchronous(&ends(copy), per_thread, below())
@@ -139,33 +133,33 @@ fn each_operation(
 hooks! { |call, below, per_thread|
     cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz:
     (to, from, sizes, count, attributes, indices, attribute_count, failed, stream) enter_if_watched(Policy) => {
-        let order = on(stream, per_thread);
+        let order = order(Some(stream), per_thread);
         each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
     cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz:
     (to, from, sizes, count, attributes, indices, attribute_count, stream) enter_if_watched(Policy) => {
-        let order = on(stream, per_thread);
+        let order = order(Some(stream), per_thread);
         each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
     cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz: (count, operations, failed, flags, stream)
     enter_if_watched(Policy) => {
-        let order = on(stream, per_thread);
+        let order = order(Some(stream), per_thread);
         each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
     cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz: (count, operations, flags, stream)
     enter_if_watched(Policy) => {
-        let order = on(stream, per_thread);
+        let order = order(Some(stream), per_thread);
         each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
     cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz: (operation, flags, stream)
     enter_if_watched(Policy) => {
-        let order = on(stream, per_thread);
+        let order = order(Some(stream), per_thread);
         each_operation(operation, 1, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
     cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz: (to, from, size, attributes, stream)
     enter_if_watched(Policy) => {
         let places = [Place::Address(to), Place::Address(from)];
-        call.copy_without_peer_form(places, on(stream, per_thread)).and_then(|()| below())
+        call.copy_without_peer_form(places, order(Some(stream), per_thread)).and_then(|()| below())
     };
 }
 

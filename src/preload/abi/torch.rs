@@ -74,7 +74,7 @@ fn refuse(thrown: &mut Thrown, problem: DriverError, message: &CStr) -> *mut c_v
         DriverError::OUT_OF_MEMORY => c10::out_of_memory_error(message),
         _ => c10::runtime_error(message),
     };
-    if thrown.is_nothing() {
+    if thrown.function.is_null() {
         base::say::error!("{}; the caller gets a null pointer", message.to_string_lossy());
     }
     ptr::null_mut()

@@ -197,7 +197,7 @@ impl Engine {
     pub(super) fn look_before_context(&self, device: i32) -> bool {
         let is_measured = || lock(&self.state.listed).contexts.contains_key(&(device as i16));
         let has_context = || next::current_device().is_ok() || next::is_primary_active(device) || is_measured();
-        if !self.state.limits.are_in_force() || has_context() {
+        if !self.state.limits.quota.is_in_force() || has_context() {
             return false;
         }
         let Some(uuid) = uuid(device as i16) else {

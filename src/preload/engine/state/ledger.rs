@@ -212,8 +212,17 @@ mod tests {
     #[test]
     fn a_name_given_out_again_replaces_the_stale_entry() {
         let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 30));
+        for bytes in [100, 30] {
+            let allocation = Allocation {
+                class: Class::Linear,
+                device: 0,
+                context: 1,
+                requested: bytes,
+                allocated: bytes,
+                takes_nothing: false,
+            };
+            ledger.insert(Key::Address(0x1000), allocation);
+        }
         assert_eq!(ledger.readings(0, None).requested.current, 30);
     }
     #[test]

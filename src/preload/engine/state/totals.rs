@@ -203,53 +203,30 @@ impl Totals {
     }
 }
 
-/// The linear memory that was obtained from the next layer and given back, with what became of it.
+/// The linear memory that was obtained from the next layer and given back, with what became of it: bytes, and pieces, which are
+/// segments of policies and allocations that the next layer served.
 #[derive(Default)]
-pub struct Reserved {
-    bytes: Counter,
-    /// Pieces: segments of policies, and allocations that the next layer served.
-    segments: Counter,
-}
-
-/// What `Reserved` says.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReservedHistory {
-    pub bytes: History,
-    pub segments: History,
-}
+pub struct Reserved(pub [Counter; 2]);
 
 impl Reserved {
     /// The ledger's lock is held.
     pub fn obtained(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.add(bytes);
-            self.segments.add(1);
+            self.0[0].add(bytes);
+            self.0[1].add(1);
         }
     }
 
     /// The ledger's lock is held.
     pub fn returned(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.subtract(bytes);
-            self.segments.subtract(1);
+            self.0[0].subtract(bytes);
+            self.0[1].subtract(1);
         }
     }
 
-    pub fn read(&self) -> ReservedHistory {
-        ReservedHistory {
-            bytes: self.bytes.read(),
-            segments: self.segments.read(),
-        }
-    }
-
-    pub fn reset_peaks(&self) {
-        self.bytes.reset_peak();
-        self.segments.reset_peak();
-    }
-
-    pub fn reset_sums(&self) {
-        self.bytes.reset_sums();
-        self.segments.reset_sums();
+    pub fn read(&self) -> [History; 2] {
+        self.0.each_ref().map(Counter::read)
     }
 }
 

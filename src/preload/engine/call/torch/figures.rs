@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::engine::state::totals::{Counter, History, ReservedHistory, raise};
+use crate::engine::state::totals::{Counter, History, raise};
 use base::cuda::MAX_DEVICES;
 use base::sync::BriefMutex;
 
@@ -176,8 +176,8 @@ impl Figures {
     }
 
     /// The answer to `torch._C._cuda_memoryStats` as JSON. The caller knows the figures of memory, which is not counted by
-    /// tensor: what is reserved, and the free bytes inside segments.
-    pub fn as_json(&self, device: i32, reserved: ReservedHistory, free_inside: u64) -> String {
+    /// tensor: the bytes and pieces that are reserved, and the free bytes inside segments.
+    pub fn as_json(&self, device: i32, reserved: [History; 2], free_inside: u64) -> String {
         let unused = Tensors::default();
         self.device(device).unwrap_or(&unused).as_json(reserved, free_inside)
     }
@@ -185,12 +185,12 @@ impl Figures {
 
 /// The answer to `torch._C._cuda_memoryStats` before the engine runs.
 pub fn no_torch_stats() -> String {
-    Tensors::default().as_json(ReservedHistory::default(), 0)
+    Tensors::default().as_json(Default::default(), 0)
 }
 
 impl Tensors {
-    fn as_json(&self, reserved: ReservedHistory, free_inside: u64) -> String {
-        let (mut reserved, segments) = (reserved.bytes, reserved.segments);
+    fn as_json(&self, reserved: [History; 2], free_inside: u64) -> String {
+        let [mut reserved, segments] = reserved;
         // Under passthrough the driver rounds each request, and only the driver knows to what. PyTorch's readers expect
         // that tensors fit into the reserved memory.
         let [tensors_hold, ..] = self.stats(ALLOCATED);

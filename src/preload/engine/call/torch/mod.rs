@@ -24,6 +24,7 @@ use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
+use crate::engine::state::totals::Counter;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
@@ -432,12 +433,24 @@ impl Engine {
 
     pub fn torch_reset_peaks(&self, device: i32) {
         self.torch.figures.reset_peaks(device);
-        self.state.ledger.device(device as i16).linear.reset_peaks();
+        self.state
+            .ledger
+            .device(device as i16)
+            .linear
+            .0
+            .iter()
+            .for_each(Counter::reset_peak);
     }
 
     pub fn torch_reset_sums(&self, device: i32) {
         self.torch.figures.reset_sums(device);
-        self.state.ledger.device(device as i16).linear.reset_sums();
+        self.state
+            .ledger
+            .device(device as i16)
+            .linear
+            .0
+            .iter()
+            .for_each(Counter::reset_sums);
     }
 }
 
