@@ -19,21 +19,10 @@ use std::{mem, ptr};
 
 use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
 
-use super::elf::{self, Object, Position};
+use super::elf::{self, Object, Position, once};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value, and a
-/// forked child waits for no thread of its parent.
-pub(super) fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    let mut value = cell.load(Ordering::Acquire);
-    if value.is_null() {
-        value = find();
-        cell.store(value, Ordering::Release);
-    }
-    value
-}
 
 /// Whether `address` lies in our own object.
 pub fn is_ours(address: *const c_void) -> bool {
