@@ -1,6 +1,6 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! the identity of a process, where its control socket is, messages, the file of what was found of a driver, and known
-//! layers. This crate imports no other crate of the project.
+//! the identity of a process, where its control socket is, messages, notes of ELF files, the file of what was found of a
+//! driver, and known layers. This crate imports no other crate of the project.
 
 pub mod api;
 pub mod cancellation;
@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod layers;
 pub mod locks;
 pub mod mutant;
+pub mod notes;
 pub mod process;
 pub mod say;
 pub mod shortage;

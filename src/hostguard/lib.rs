@@ -49,10 +49,10 @@ macro_rules! guarded {
         /// That of the C function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            static NEXT: Next = Next::behind_us($text);
+            static NEXT: Next = Next::new($text, false);
             let size: Option<usize> = $size;
             if bound::refuses(size.unwrap_or(usize::MAX)) {
-                report::refused(NEXT.name(), size, bound::bytes());
+                report::refused(NEXT.name, size, bound::bytes());
                 return $no_memory;
             }
             call_next!(NEXT($($argument: $type),*) -> $result, $no_memory)
@@ -108,9 +108,9 @@ macro_rules! guarded_mmap {
         pub unsafe extern "C" fn $name(
             address: *mut c_void, length: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
         ) -> *mut c_void {
-            static NEXT: Next = Next::behind_us(c"mmap");
+            static NEXT: Next = Next::new(c"mmap", false);
             if bound::refuses(length) && takes_memory(protection, flags) {
-                report::refused(NEXT.name(), Some(length), bound::bytes());
+                report::refused(NEXT.name, Some(length), bound::bytes());
                 no_memory();
                 return libc::MAP_FAILED;
             }

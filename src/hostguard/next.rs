@@ -1,5 +1,4 @@
-//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator. `anywhere`
-//! looks in front of this library too.
+//! The next function of a name, behind this library in the loader's order: that of glibc or of another allocator.
 //!
 //! `dlsym` finds it at the first call. In glibc before 2.34 `dlsym` itself may ask for memory, for the place of its error
 //! message. It then does without if it gets none ("We are out of memory ... we carry on", `_dlerror_run` in
@@ -38,31 +37,20 @@ impl Drop for Look {
 }
 
 pub struct Next {
-    name: &'static CStr,
+    pub name: &'static CStr,
+    /// Whether the first function of the name is meant, wherever it is, and not the first one behind this library.
     in_front_too: bool,
     /// 0 as long as it is not known. The function never changes, so all threads store the same.
     found: AtomicUsize,
 }
 
 impl Next {
-    pub const fn behind_us(name: &'static CStr) -> Next {
+    pub const fn new(name: &'static CStr, in_front_too: bool) -> Next {
         Next {
             name,
-            in_front_too: false,
+            in_front_too,
             found: AtomicUsize::new(0),
         }
-    }
-
-    /// The first function of the name, wherever it is.
-    pub const fn anywhere(name: &'static CStr) -> Next {
-        Next {
-            in_front_too: true,
-            ..Next::behind_us(name)
-        }
-    }
-
-    pub fn name(&self) -> &'static CStr {
-        self.name
     }
 
     /// The function's address; `None` while this thread looks for one.

@@ -3,10 +3,10 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{ptr, slice};
 
+use base::notes::build_id;
+
 /// SHA-1 has 20 bytes, and linkers make no longer ids.
 const LONGEST_ID_BYTES: usize = 32;
-/// The type of the note "GNU" that has the build id (elf.h).
-const NT_GNU_BUILD_ID: u32 = 3;
 
 /// A program or a shared library in this process.
 pub struct Object {
@@ -99,18 +99,4 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *
     }
     *found = Some(object);
     1
-}
-
-/// The build id among the notes of a segment: three lengths of 4 bytes, the name, the content, each padded to 4 bytes.
-fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
-    loop {
-        let number = |at: usize| Some(u32::from_ne_bytes(notes.get(at..at.checked_add(4)?)?.try_into().ok()?) as usize);
-        let (name_bytes, bytes, kind) = (number(0)?, number(4)?, number(8)?);
-        let content = 12usize.checked_add(name_bytes.checked_next_multiple_of(4)?)?;
-        let end = content.checked_add(bytes)?;
-        if kind == NT_GNU_BUILD_ID as usize && notes.get(12..16)? == b"GNU\0" && bytes > 0 {
-            return notes.get(content..end);
-        }
-        notes = notes.get(end.checked_next_multiple_of(4)?..)?;
-    }
 }

@@ -37,16 +37,24 @@ impl Write for Line {
     }
 }
 
-fn line(arguments: fmt::Arguments) {
-    let mut line = Line {
+impl Line {
+    const EMPTY: Line = Line {
         text: [0; LINE_BYTES],
         length: 0,
     };
-    let _ = line.write_fmt(arguments);
-    if let Some(end) = line.text.get_mut(line.length) {
-        *end = b'\n';
+
+    fn end(mut self) {
+        if let Some(end) = self.text.get_mut(self.length) {
+            *end = b'\n';
+        }
+        write(self.text.get(..=self.length).unwrap_or(&self.text));
     }
-    write(line.text.get(..=line.length).unwrap_or(&line.text));
+}
+
+fn line(arguments: fmt::Arguments) {
+    let mut line = Line::EMPTY;
+    let _ = line.write_fmt(arguments);
+    line.end();
 }
 
 /// Writes to standard error. If the reader of a pipe has ended, or if the file may not grow, the text is lost, and the job gets
@@ -107,7 +115,7 @@ pub fn refused(call: &'static CStr, size: Option<usize>, bound: usize) {
 
 /// Tells `libvramshim.so`, if that library is in the process too: its journal gets each refusal.
 fn tell_library(call: &CStr, size: usize, bound: usize) {
-    static REFUSED: Next = Next::anywhere(c"vramshim_host_refused");
+    static REFUSED: Next = Next::new(c"vramshim_host_refused", true);
     /// The function was looked for, and `libvramshim.so` is not in the process.
     static IS_ABSENT: AtomicBool = AtomicBool::new(false);
     if IS_ABSENT.load(Relaxed) {
@@ -206,45 +214,23 @@ extern "C" fn frame(context: *mut c_void, argument: *mut c_void) -> c_int {
     let is_found = unsafe { libc::dladdr(call as *const c_void, &mut found) } != 0;
     let mut program = [0; LINE_BYTES / 2];
     let path = object.path(&mut program);
-    let frame = Frame {
-        path: std::str::from_utf8(path)
-            .ok()
-            .filter(|path| !path.is_empty())
-            .unwrap_or("?"),
-        offset: call.wrapping_sub(object.base),
-        // SAFETY: names of symbols are C strings that live as long as the object.
-        function: (is_found && !found.dli_sname.is_null())
-            .then(|| unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok())
-            .flatten(),
-        build_id: object.build_id(),
-    };
-    line(format_args!("  {frame}"));
-    GO_ON
-}
-
-/// A frame as text: `FILE+OFFSET [BUILD ID] (FUNCTION)`; what is not known is left out. The program reads this
-/// (`commands/frames.rs`).
-struct Frame<'a> {
-    path: &'a str,
-    offset: usize,
-    function: Option<&'a str>,
-    build_id: &'a [u8],
-}
-
-impl fmt::Display for Frame<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        write!(out, "{}+{:#x}", self.path, self.offset)?;
-        if !self.build_id.is_empty() {
-            out.write_str(" [")?;
-            for byte in self.build_id {
-                write!(out, "{byte:02x}")?;
-            }
-            out.write_str("]")?;
+    let path = std::str::from_utf8(path).ok().filter(|path| !path.is_empty());
+    // `FILE+OFFSET [BUILD ID] (FUNCTION)`; what is not known is left out. The program reads this (`commands/frames.rs`).
+    let mut line = Line::EMPTY;
+    let _ = write!(line, "  {}+{:#x}", path.unwrap_or("?"), call.wrapping_sub(object.base));
+    if !object.build_id().is_empty() {
+        let _ = line.write_str(" [");
+        for byte in object.build_id() {
+            let _ = write!(line, "{byte:02x}");
         }
-        // Last, because names in C++ can be longer than a line.
-        match self.function {
-            Some(function) => write!(out, " ({function})"),
-            None => Ok(()),
-        }
+        let _ = line.write_str("]");
     }
+    // SAFETY: names of symbols are C strings that live as long as the object.
+    let function = (is_found && !found.dli_sname.is_null()).then(|| unsafe { CStr::from_ptr(found.dli_sname) });
+    // Last, because names in C++ can be longer than a line.
+    if let Some(function) = function.and_then(|function| function.to_str().ok()) {
+        let _ = write!(line, " ({function})");
+    }
+    line.end();
+    GO_ON
 }

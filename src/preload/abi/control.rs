@@ -1,4 +1,7 @@
-//! The exported functions `vramshim_*`, by which a job asks the library about itself (`shim.h`).
+//! The exported functions `vramshim_*`, by which a job asks the library about itself.
+//!
+//! One contract for all (`shim.h`): a pointer to text is null or a C string, `out` and `value` are null or writable, and a
+//! `buffer` is null or has `capacity` writable bytes.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -30,8 +33,6 @@ pub extern "C" fn vramshim_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// # Safety
-/// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
     let stats = engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None));
@@ -39,16 +40,11 @@ pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
     unsafe { give(out, stats) }
 }
 
-/// # Safety
-/// `class` is null or a C string, `out` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char, out: *mut Stats) -> i32 {
-    if class.is_null() {
-        return -1;
-    }
-    // SAFETY: the pointer is not null, so it is a C string by contract.
-    let name = unsafe { CStr::from_ptr(class) }.to_bytes();
-    let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
+    // SAFETY: the same contract.
+    let name = unsafe { text_of(class) };
+    let Some(&class) = Class::ALL.iter().find(|class| Some(class.name()) == name) else {
         return -1;
     };
     let stats = engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class)));
@@ -56,8 +52,6 @@ pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char,
     unsafe { give(out, stats) }
 }
 
-/// # Safety
-/// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
     let limit = engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device));
@@ -78,8 +72,6 @@ unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
     }
 }
 
-/// # Safety
-/// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
     let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.totals_as_json());
@@ -87,8 +79,6 @@ pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) 
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }
 
-/// # Safety
-/// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: usize) -> usize {
     let path = engine::running().and_then(|engine| engine.journal_path());
@@ -96,8 +86,6 @@ pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: us
     unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
 }
 
-/// # Safety
-/// `name` is null or a C string, `value` null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_stat(name: *const c_char, value: *mut u64) -> i32 {
     if value.is_null() {
@@ -113,29 +101,25 @@ pub unsafe extern "C" fn vramshim_stat(name: *const c_char, value: *mut u64) -> 
     }))
 }
 
-/// # Safety
-/// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_stat_names(buffer: *mut c_char, capacity: usize) -> usize {
-    let names = engine::running().map_or_else(names::first_names, |engine| engine.stat_names());
+    let names = names::stat_names(engine::running());
     // SAFETY: the same contract.
     unsafe { copy_out(names.join("\n").as_bytes(), buffer, capacity) }
 }
 
-/// # Safety
-/// `path` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_dump(path: *const c_char) -> i32 {
-    if path.is_null() {
-        return libc::EINVAL;
+    // SAFETY: the same contract.
+    match unsafe { string_of(path) } {
+        Some(path) => errno_of(commands::dump(
+            engine::running(),
+            Path::new(OsStr::from_bytes(path.to_bytes())),
+        )),
+        None => libc::EINVAL,
     }
-    // SAFETY: the pointer is not null, so it is a C string by contract.
-    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-    errno_of(commands::dump(engine::running(), Path::new(path)))
 }
 
-/// # Safety
-/// `name` and `value` are null or C strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_set(name: *const c_char, value: *const c_char) -> i32 {
     // SAFETY: the same contract.
@@ -146,36 +130,39 @@ pub unsafe extern "C" fn vramshim_set(name: *const c_char, value: *const c_char)
     }
 }
 
+/// # Safety
+/// `text` is null or a C string that outlives the result.
+unsafe fn string_of<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: a pointer that is not null is a C string by contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
 /// The text of a C string; `None` if the pointer is null, or the text is no UTF-8.
 ///
 /// # Safety
-/// `text` is null or a C string that outlives the result.
+/// As `string_of`.
 unsafe fn text_of<'a>(text: *const c_char) -> Option<&'a str> {
-    // SAFETY: a pointer that is not null is a C string by contract.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok())?
+    // SAFETY: the same contract.
+    unsafe { string_of(text) }?.to_str().ok()
 }
 
 fn errno_of(result: Result<(), i32>) -> i32 {
     result.err().unwrap_or(0)
 }
 
-/// # Safety
-/// `text` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
-    if !text.is_null() {
-        // SAFETY: the pointer is not null, so it is a C string by contract.
-        engine::marks::instant(Api::vramshim_mark, unsafe { CStr::from_ptr(text) }.to_bytes());
+    // SAFETY: the same contract.
+    if let Some(text) = unsafe { string_of(text) } {
+        engine::marks::instant(Api::vramshim_mark, text.to_bytes());
     }
 }
 
-/// # Safety
-/// `call` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_host_refused(call: *const c_char, size: u64, bound: u64) {
-    if !call.is_null() {
-        // SAFETY: the pointer is not null, so it is a C string by contract.
-        engine::refused_by_host_guard(unsafe { CStr::from_ptr(call) }, size, bound);
+    // SAFETY: the same contract.
+    if let Some(call) = unsafe { string_of(call) } {
+        engine::refused_by_host_guard(call, size, bound);
     }
 }
 

@@ -56,24 +56,27 @@ impl Decision {
     }
 }
 
-/// A question, its caller, and the next layer's function that answers it.
+/// A question and its caller.
 struct Question {
     handle: *mut c_void,
     name: *const c_char,
+    /// `None` if `dlsym` is asked, which has no version.
+    version: Option<*const c_char>,
     caller: *const c_void,
-    next: *mut c_void,
-    versioned: bool,
 }
 
 impl Question {
-    /// Decides the question. `ask` asks the next layer.
+    /// Decides the question.
     ///
     /// # Safety
-    /// `name` is null or a C string.
-    unsafe fn decide(self, ask: impl FnOnce(&CStr) -> *mut c_void) -> Decision {
+    /// Handle, name and version keep the contract of `dlsym` or `dlvsym`; the name may be null.
+    unsafe fn decide(self) -> Decision {
         let go_on = Decision {
             value: ptr::null_mut(),
-            go_on: self.next,
+            go_on: match self.version {
+                None => symbols::next_dlsym(),
+                Some(_) => symbols::next_dlvsym(),
+            },
         };
         if self.name.is_null() {
             return go_on;
@@ -83,11 +86,11 @@ impl Question {
         let Some(ours) = self.ours(name) else { return go_on };
         // Code outside every object, compiled at run time, counts as the application's.
         let caller = elf::object_of(self.caller);
-        let behind_us = caller.is_some_and(|caller| caller.position() == Position::BehindOurs);
+        let behind_us = caller.is_some_and(|caller| caller.position == Position::BehindOurs);
         if caller.is_some_and(|caller| caller.is_ours() || behind_us && caller.exports(name)) {
             return go_on;
         }
-        if !self.versioned && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
+        if self.version.is_none() && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
             if !exists_besides_us(name) {
                 return Decision::answer(symbols::behind_us(name));
             }
@@ -96,11 +99,17 @@ impl Question {
             }
             return go_on;
         }
-        let found = ask(name);
+        // SAFETY: the same contract.
+        let found = unsafe {
+            match self.version {
+                None => symbols::symbol_in(self.handle, name),
+                Some(version) => symbols::versioned_symbol_in(self.handle, name, version),
+            }
+        };
         if found.is_null() {
             return go_on;
         }
-        match elf::object_of(found).map(|object| object.position()) {
+        match elf::object_of(found).map(|object| object.position) {
             Some(Position::BeforeOurs) => go_on,
             // The handle was that of the whole program, or ours.
             Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
@@ -142,8 +151,8 @@ impl Question {
     }
 
     fn is_from_a_layer_in_front(&self) -> bool {
-        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.position() == Position::BeforeOurs);
-        self.versioned && self.handle == RTLD_NEXT && in_front()
+        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.position == Position::BeforeOurs);
+        self.version.is_some() && self.handle == RTLD_NEXT && in_front()
     }
 }
 
@@ -161,15 +170,17 @@ unsafe extern "C" fn decide_dlsym(
     _: *const c_char,
     caller: *const c_void,
 ) -> Decision {
-    let question = Question {
-        handle,
-        name,
-        caller,
-        next: symbols::next_dlsym(),
-        versioned: false,
-    };
+    let version = None;
     // SAFETY: the application's own arguments keep the contract of `dlsym`.
-    unsafe { question.decide(|name| symbols::symbol_in(handle, name)) }
+    unsafe {
+        Question {
+            handle,
+            name,
+            version,
+            caller,
+        }
+        .decide()
+    }
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -178,15 +189,17 @@ unsafe extern "C" fn decide_dlvsym(
     version: *const c_char,
     caller: *const c_void,
 ) -> Decision {
-    let question = Question {
-        handle,
-        name,
-        caller,
-        next: symbols::next_dlvsym(),
-        versioned: true,
-    };
+    let version = Some(version);
     // SAFETY: the application's own arguments keep the contract of `dlvsym`.
-    unsafe { question.decide(|name| symbols::versioned_symbol_in(handle, name, version)) }
+    unsafe {
+        Question {
+            handle,
+            name,
+            version,
+            caller,
+        }
+        .decide()
+    }
 }
 
 /// Calls `decide` with the caller's three arguments and its address. Then returns the answer, or jumps to the next function

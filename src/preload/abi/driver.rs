@@ -1,12 +1,13 @@
-//! The exported driver functions, as `cuda.h` declares them; each hands its call to the engine.
+//! What the hooked driver functions do: each hands its call to the engine. `abi/mod.rs` exports them, with the signatures of
+//! `next/signatures.rs`.
 //!
-//! Every function here has the C signature of its name and keeps that function's contract: pointers from the job are used
-//! only as the contract allows. `next/signatures.rs` has the same list for calling the next layer. An unsuffixed name
-//! that also has a `_v2` is the 32-bit function of CUDA 3.1, and is forwarded and recorded as that function.
+//! Every function here keeps the contract of the CUDA function of its name: pointers from the job are used only as that
+//! allows. An unsuffixed name that also has a `_v2` is the 32-bit function of CUDA 3.1, and is forwarded and recorded as that
+//! function.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
 
-use std::ffi::{c_char, c_void};
+use std::ptr;
 
 use super::route::route;
 use crate::engine::{ArrayShape, Key, Location, enter, enter_if_limited, enter_running};
@@ -14,14 +15,25 @@ use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
 
-/// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
-/// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.
-macro_rules! export {
-    ($(
-        $name:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) |$call:ident, $below:ident| $engine:expr;
-    )+) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+/// Defines what hooked functions do. A line has the names of functions, those of their arguments, how a call enters the
+/// engine, the name of the call in the journal, and what is done if the library takes part in the call. There `below`
+/// calls the next layer's function with the job's own arguments, and `per_thread` says whether the default stream of the
+/// function is that of the thread. Here result codes become `Result`s and back.
+macro_rules! hooks {
+    (|$call:ident, $below:ident, $per_thread:ident| $(
+        $($name:ident)+: $arguments:tt $enter:ident($api:ident) => $engine:expr;
+    )+) => {$($(
+        $crate::abi::driver::hooks! {
+            one |$call, $below, $per_thread| $name $arguments $enter($api) => $engine
+        }
+    )+)+};
+    (one |$call:ident, $below:ident, $per_thread:ident|
+        $name:ident ($($argument:ident),*) $enter:ident($api:ident) => $engine:expr
+    ) => {
+        #[allow(unused_variables)] // Most functions have no need of all three.
+        #[inline(always)]
+        pub unsafe fn $name(($($argument,)*): $crate::abi::arguments::$name) -> i32 {
+            let $per_thread = const { $crate::abi::route::is_of_thread(stringify!($name)) };
             // SAFETY: the job's own arguments go to the function that the job called.
             let $below = || check(unsafe { next::$name($($argument),*) });
             result_code(match $enter(Api::$api) {
@@ -29,12 +41,12 @@ macro_rules! export {
                 None => $below(),
             })
         }
-    )+};
+    };
 }
 
-pub(super) use export;
+pub(super) use hooks;
 
-/// Reads an out-parameter after a successful call.
+/// Reads an out-parameter after a successful call, or makes the key of an allocation from it.
 macro_rules! written {
     ($out:ident) => {
         // SAFETY: the call has written it, and no call with a null pointer succeeds.
@@ -44,70 +56,47 @@ macro_rules! written {
         // SAFETY: as above.
         || unsafe { *$out as $type }
     };
+    ($key:path, $out:ident) => {
+        // SAFETY: as above.
+        || $key(unsafe { *$out } as u64)
+    };
 }
 
 // ---- linear, pitched, managed, host -----------------------------------------------------------------------------------
 
-export! {
-    cuMemAlloc_v2(out: *mut CUdeviceptr, size: usize) enter(cuMemAlloc) |call, _below| {
+hooks! { |call, below, per_thread|
+    cuMemAlloc_v2: (out, size) enter(cuMemAlloc) => {
         // SAFETY: `out` is null or writable by the function's contract.
         unsafe { call.allocate_linear(out, size) }
     };
-    cuMemAlloc(out: *mut CUdeviceptrV1, size: u32) enter(cuMemAlloc_v1) |call, below| {
-        call.obtain_direct(Class::Linear, Location::current(), u64::from(size), below, written!(out as u64))
+    cuMemAlloc: (out, size) enter(cuMemAlloc_v1) => {
+        call.obtain_direct(Class::Linear, Location::current(), size.into(), below, written!(Key::Address, out))
     };
-    cuMemAllocPitch_v2(out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: u32)
-    enter(cuMemAllocPitch) |call, below| {
-        // SAFETY: the values are read after success only.
-        call.obtain_pitched(width as u64, height as u64, below, || unsafe { (*out, *pitch as u64) })
+    cuMemAllocPitch cuMemAllocPitch_v2: (out, pitch, width, height, element) enter(cuMemAllocPitch) => {
+        call.obtain_pitched(width as u64, height as u64, below, written!(out as u64), written!(pitch as u64))
     };
-    cuMemAllocPitch(out: *mut CUdeviceptrV1, pitch: *mut u32, width: u32, height: u32, element: u32)
-    enter(cuMemAllocPitch) |call, below| {
-        // SAFETY: the values are read after success only.
-        call.obtain_pitched(u64::from(width), u64::from(height), below, || unsafe { (u64::from(*out), u64::from(*pitch)) })
+    cuMemAllocManaged: (out, size, flags) enter(cuMemAllocManaged) => {
+        call.obtain_direct(Class::Managed, Location::current(), size as u64, below, written!(Key::Address, out))
     };
-    cuMemAllocManaged(out: *mut CUdeviceptr, size: usize, flags: u32) enter(cuMemAllocManaged) |call, below| {
-        call.obtain_direct(Class::Managed, Location::current(), size as u64, below, written!(out))
+    cuMemFree_v2: (address) enter(cuMemFree) => call.free(address, below);
+    cuMemFree: (address) enter(cuMemFree_v1) => call.free(address.into(), below);
+    cuMemAllocHost cuMemAllocHost_v2: (out, size) enter(cuMemAllocHost) => {
+        call.obtain_host(size as u64, below, written!(Key::Address, out))
     };
-    cuMemFree_v2(address: CUdeviceptr) enter(cuMemFree) |call, below| call.free(address, below);
-    cuMemFree(address: CUdeviceptrV1) enter(cuMemFree_v1) |call, below| call.free(u64::from(address), below);
-    cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) enter(cuMemAllocHost) |call, below| {
-        call.obtain_host(size as u64, below, written!(out))
+    cuMemHostAlloc: (out, size, flags) enter(cuMemHostAlloc) => {
+        call.obtain_host(size as u64, below, written!(Key::Address, out))
     };
-    cuMemAllocHost(out: *mut *mut c_void, size: u32) enter(cuMemAllocHost) |call, below| {
-        call.obtain_host(u64::from(size), below, written!(out))
+    cuMemFreeHost: (address) enter(cuMemFreeHost) => call.give_back(Key::Address(address as u64), below);
+    cuMemHostRegister cuMemHostRegister_v2: (address, size, flags) enter(cuMemHostRegister) => {
+        let key = || Key::Registered(address as u64);
+        call.obtain_direct(Class::HostRegistered, Some(Location::HOST), size as u64, below, key)
     };
-    cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) enter(cuMemHostAlloc) |call, below| {
-        call.obtain_host(size as u64, below, written!(out))
-    };
-    cuMemFreeHost(address: *mut c_void) enter(cuMemFreeHost) |call, below| {
-        call.give_back(Key::Address(address as u64), below)
-    };
-    cuMemHostRegister(address: *mut c_void, size: usize, flags: u32) enter(cuMemHostRegister) |call, below| {
-        call.register_host(address, size as u64, below)
-    };
-    cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32) enter(cuMemHostRegister) |call, below| {
-        call.register_host(address, size as u64, below)
-    };
-    cuMemHostUnregister(address: *mut c_void) enter(cuMemHostUnregister) |call, below| {
+    cuMemHostUnregister: (address) enter(cuMemHostUnregister) => {
         call.give_back(Key::Registered(address as u64), below)
     };
 }
 
 // ---- stream-ordered ----------------------------------------------------------------------------------------------------
-
-/// As `export!`, for both variants of functions of a stream: the default stream of the second is that of the thread, and then
-/// `per_thread` is true.
-macro_rules! export_both_variants {
-    (|$call:ident, $below:ident, $per_thread:ident| $(
-        $name:ident $of_thread:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) $engine:expr;
-    )+) => {
-        $crate::abi::driver::export! {$(
-            $name($($argument: $type),*) $enter($api) |$call, $below| { let $per_thread = false; $engine };
-            $of_thread($($argument: $type),*) $enter($api) |$call, $below| { let $per_thread = true; $engine };
-        )+}
-    };
-}
 
 /// The stream that a variant of a function means.
 pub(super) fn meant(stream: CUstream, per_thread: bool) -> usize {
@@ -118,181 +107,140 @@ pub(super) fn meant(stream: CUstream, per_thread: bool) -> usize {
     }
 }
 
-export_both_variants! { |call, below, per_thread|
-    cuMemAllocAsync cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) {
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), meant(stream, per_thread), below)
-    };
-    cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz(
-        out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream
-    ) enter(cuMemAllocFromPoolAsync) {
-        call.allocate_async(written!(out), size, pool, meant(stream, per_thread), below)
-    };
-    cuMemFreeAsync cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) {
-        call.free_async(address, meant(stream, per_thread), below)
-    };
-    cuStreamSynchronize cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) {
-        call.stream_waits(meant(stream, per_thread), below)
-    };
-}
-
-/// The device of a location; none if the pointer is null, which the next layer reports.
+/// The device of a location, or of the location in properties; none if the pointer is null, which the next layer reports.
 macro_rules! device_named {
     ($location:ident) => {
         // SAFETY: a pointer that is not null is readable by the function's contract.
         (!$location.is_null()).then(|| unsafe { Location::device_at($location) })
     };
+    (in $properties:ident) => {
+        // SAFETY: as above.
+        (!$properties.is_null()).then(|| unsafe { Location::device_at(&raw const (*$properties).location) })
+    };
 }
 
-export! {
-    cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, below| {
-        // SAFETY: a pointer that is not null is readable by the function's contract.
-        let device = (!properties.is_null()).then(|| unsafe { Location::device_at(&raw const (*properties).location) });
-        call.pool_on(device, written!(out), below)
+hooks! { |call, below, per_thread|
+    cuMemAllocAsync cuMemAllocAsync_ptsz: (out, size, stream) enter(cuMemAllocAsync) => {
+        call.allocate_async(written!(out), size, ptr::null_mut(), meant(stream, per_thread), below)
     };
-    cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
-    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
-        call.change_pool(pool, below)
+    cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz: (out, size, pool, stream) enter(cuMemAllocFromPoolAsync) => {
+        call.allocate_async(written!(out), size, pool, meant(stream, per_thread), below)
     };
-    cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64)
-    enter(Policy) |call, below| call.imports_pool(written!(out), below);
-    cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
-    enter(Policy) |call, below| call.pool_on(device_named!(location), written!(out), below);
-    cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
+    cuMemFreeAsync cuMemFreeAsync_ptsz: (address, stream) enter(cuMemFreeAsync) => {
+        call.free_async(address, meant(stream, per_thread), below)
+    };
+    cuStreamSynchronize cuStreamSynchronize_ptsz: (stream) enter_running(Policy) => {
+        call.stream_waits(meant(stream, per_thread), below)
+    };
+    cuMemPoolCreate: (out, properties) enter(cuMemPoolCreate) => {
+        call.pool_on(device_named!(in properties), written!(out), below)
+    };
+    cuMemPoolDestroy: (pool) enter(cuMemPoolDestroy) => call.destroy_pool(pool, below);
+    cuMemPoolTrimTo: (pool, keep) enter(cuMemPoolTrimTo) => call.change_pool(pool, below);
+    cuMemPoolSetAttribute: (pool, attribute, value) enter(cuMemPoolSetAttribute) => call.change_pool(pool, below);
+    cuMemPoolImportFromShareableHandle: (out, handle, kind, flags) enter(Policy) => {
+        call.imports_pool(written!(out), below)
+    };
+    cuMemGetDefaultMemPool cuMemGetMemPool: (out, location, kind) enter(Policy) => {
         call.pool_on(device_named!(location), written!(out), below)
     };
-    cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
-        call.pool_on(device_named!(location), || pool, below)
-    };
-    cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
-    enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
-    cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
-    enter(cuMemPoolImportPointer) |call, below| {
+    cuMemSetMemPool: (location, kind, pool) enter(Policy) => call.pool_on(device_named!(location), || pool, below);
+    cuMemPoolImportPointer: (out, pool, data) enter(cuMemPoolImportPointer) => {
         call.import(written!(out), Key::Address, size_at, below)
     };
-    cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.event_waits(below);
-    cuCtxSynchronize() enter_running(Policy) |call, below| call.context_waits(0, below);
-    cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| {
-        call.context_waits(context as u64, below)
-    };
+    cuEventSynchronize: (event) enter_running(Policy) => call.event_waits(below);
+    cuCtxSynchronize: () enter_running(Policy) => call.context_waits(0, below);
+    cuCtxSynchronize_v2: (context) enter_running(Policy) => call.context_waits(context as u64, below);
 }
 
 // ---- virtual memory management -----------------------------------------------------------------------------------------
 
-export! {
-    cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64)
-    enter(cuMemAddressReserve) |call, below| call.reserve_range(written!(out), size as u64, below);
-    cuMemAddressFree(address: CUdeviceptr, size: usize) enter(cuMemAddressFree) |call, below| {
-        call.give_back(Key::Range(address), below)
+hooks! { |call, below, per_thread|
+    cuMemAddressReserve: (out, size, alignment, address, flags) enter(cuMemAddressReserve) => {
+        let location = Some(Location::of_device_here());
+        call.obtain_direct(Class::AddressRange, location, size as u64, below, written!(Key::Range, out))
     };
-    cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
-    enter(cuMemCreate) |call, below| {
-        // SAFETY: a pointer that is not null is readable by the function's contract.
-        let device = (!properties.is_null()).then(|| unsafe { Location::device_at(&raw const (*properties).location) });
-        call.create_physical(device.unwrap_or(HOST_DEVICE), size as u64, written!(out), below)
+    cuMemAddressFree: (address, size) enter(cuMemAddressFree) => call.give_back(Key::Range(address), below);
+    cuMemCreate: (out, size, properties, flags) enter(cuMemCreate) => {
+        let device = device_named!(in properties).unwrap_or(HOST_DEVICE);
+        call.create_physical(device, size as u64, written!(out), below)
     };
-    cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
-    cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
-    enter(cuMemMap) |call, below| call.map_physical(address, size as u64, handle, below);
-    cuMemUnmap(address: CUdeviceptr, size: usize) enter(cuMemUnmap) |call, below| {
+    cuMemRelease: (handle) enter(cuMemRelease) => call.release_physical(handle, below);
+    cuMemMap: (address, size, offset, handle, flags) enter(cuMemMap) => {
+        call.map_physical(address, size as u64, handle, below)
+    };
+    cuMemUnmap: (address, size) enter(cuMemUnmap) => {
         call.unless_pooled(address, || call.unmap_physical(address, size as u64, below))
     };
-    cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize)
-    enter_running(cuMemMap) |call, below| call.unless_pooled(address, below);
-    cuMemGetAccess(flags: *mut u64, location: *const CUmemLocation, address: CUdeviceptr)
-    enter_running(cuMemMap) |call, _below| {
+    cuMemSetAccess: (address, size, access, count) enter_running(cuMemMap) => call.unless_pooled(address, below);
+    cuMemGetAccess: (flags, location, address) enter_running(cuMemMap) => {
         // SAFETY: each pointer is null or valid by the function's contract.
         unsafe { call.access_flags(flags, location, address) }
     };
-    cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
-    enter(cuMemRetainAllocationHandle) |call, below| call.retain_physical(written!(out), address as u64, below);
-    cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
-    enter_running(cuMemCreate) |call, below| {
+    cuMemRetainAllocationHandle: (out, address) enter(cuMemRetainAllocationHandle) => {
+        call.retain_physical(written!(out), address as u64, below)
+    };
+    cuMemExportToShareableHandle: (out, handle, kind, flags) enter_running(cuMemCreate) => {
         // SAFETY: the job's own arguments.
         unsafe { call.export_physical((out, handle, kind), below) }
     };
-    cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
-    enter(cuMemImportFromShareableHandle) |call, below| {
+    cuMemImportFromShareableHandle: (out, os_handle, kind) enter(cuMemImportFromShareableHandle) => {
         call.import_physical(written!(out), (os_handle, kind), below)
     };
 }
 
 // ---- arrays --------------------------------------------------------------------------------------------------------------
 
-/// The shape in a descriptor; none if the pointer is null, which the next layer reports.
-macro_rules! shape {
-    ($descriptor:ident v1) => {{
+/// What the bytes are of an array with this descriptor; 0 if the pointer is null, which the next layer reports.
+macro_rules! bytes {
+    ($descriptor:ident, $of_shape:expr) => {
         // SAFETY: null or readable by the function's contract.
-        unsafe { $descriptor.as_ref() }.map(ArrayShape::from)
-    }};
-    ($descriptor:ident $read:ident) => {
-        // SAFETY: as above.
-        (!$descriptor.is_null()).then(|| unsafe { ArrayShape::$read($descriptor) })
+        unsafe { $descriptor.as_ref() }
+            .map(ArrayShape::from)
+            .map_or(0, $of_shape)
     };
 }
 
-export! {
-    cuArrayCreate(out: *mut CUarray, descriptor: *const ArrayDescriptorV1) enter(cuArrayCreate) |call, below| {
-        let size = shape!(descriptor v1).map_or(0, |shape| shape.bytes());
-        call.obtain_array(Class::Array, size, below, written!(out as u64))
+hooks! { |call, below, per_thread|
+    cuArrayCreate cuArrayCreate_v2: (out, descriptor) enter(cuArrayCreate) => {
+        let size = bytes!(descriptor, |shape| shape.bytes());
+        call.obtain_direct(Class::Array, Location::current(), size, below, written!(Key::Object, out))
     };
-    cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) enter(cuArrayCreate) |call, below| {
-        let size = shape!(descriptor plane).map_or(0, |shape| shape.bytes());
-        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    cuArray3DCreate cuArray3DCreate_v2: (out, descriptor) enter(cuArray3DCreate) => {
+        let size = bytes!(descriptor, |shape| shape.bytes());
+        call.obtain_direct(Class::Array, Location::current(), size, below, written!(Key::Object, out))
     };
-    cuArray3DCreate(out: *mut CUarray, descriptor: *const Array3dDescriptorV1) enter(cuArray3DCreate) |call, below| {
-        let size = shape!(descriptor v1).map_or(0, |shape| shape.bytes());
-        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    cuArrayDestroy: (array) enter(cuArrayDestroy) => call.give_back(Key::Object(array as u64), below);
+    cuMipmappedArrayCreate: (out, descriptor, levels) enter(cuMipmappedArrayCreate) => {
+        let size = bytes!(descriptor, |shape| shape.mipmap_bytes(levels));
+        call.obtain_direct(Class::Mipmap, Location::current(), size, below, written!(Key::Object, out))
     };
-    cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR)
-    enter(cuArray3DCreate) |call, below| {
-        let size = shape!(descriptor volume).map_or(0, |shape| shape.bytes());
-        call.obtain_array(Class::Array, size, below, written!(out as u64))
-    };
-    cuArrayDestroy(array: CUarray) enter(cuArrayDestroy) |call, below| {
-        call.give_back(Key::Object(array as u64), below)
-    };
-    cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32)
-    enter(cuMipmappedArrayCreate) |call, below| {
-        let size = shape!(descriptor volume).map_or(0, |shape| shape.mipmap_bytes(levels));
-        call.obtain_array(Class::Mipmap, size, below, written!(out as u64))
-    };
-    cuMipmappedArrayDestroy(array: CUmipmappedArray) enter(cuMipmappedArrayDestroy) |call, below| {
+    cuMipmappedArrayDestroy: (array) enter(cuMipmappedArrayDestroy) => {
         call.give_back(Key::Object(array as u64), below)
     };
 }
 
 // ---- memory of other processes and APIs ------------------------------------------------------------------------------------
 
-export! {
-    cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) enter(cuIpcGetMemHandle) |call, below| {
+hooks! { |call, below, per_thread|
+    cuIpcGetMemHandle: (out, address) enter(cuIpcGetMemHandle) => {
         // SAFETY: `out` is null or writable by the function's contract.
         unsafe { call.ipc_export(out, address, below) }
     };
-    cuIpcOpenMemHandle(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
-    enter(cuIpcOpenMemHandle) |call, below| {
+    cuIpcOpenMemHandle cuIpcOpenMemHandle_v2: (out, handle, flags) enter(cuIpcOpenMemHandle) => {
         // SAFETY: `out` is null or writable by the function's contract.
         unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
     };
-    cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
-    enter(cuIpcOpenMemHandle) |call, below| {
-        // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
-    };
-    cuIpcCloseMemHandle(address: CUdeviceptr) enter(cuIpcCloseMemHandle) |call, below| {
-        call.ipc_close(address, below)
-    };
-    cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
-    enter(cuImportExternalMemory) |call, below| {
+    cuIpcCloseMemHandle: (address) enter(cuIpcCloseMemHandle) => call.ipc_close(address, below);
+    cuImportExternalMemory: (out, descriptor) enter(cuImportExternalMemory) => {
         // SAFETY: it is read after success only, and no call with a null descriptor succeeds.
         call.import(written!(out as u64), Key::Object, |_| unsafe { (*descriptor).size }, below)
     };
-    cuExternalMemoryGetMappedBuffer(
-        out: *mut CUdeviceptr, memory: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC
-    ) enter(cuImportExternalMemory) |call, below| {
+    cuExternalMemoryGetMappedBuffer: (out, memory, descriptor) enter(cuImportExternalMemory) => {
         // SAFETY: as above.
         call.import(written!(out), Key::Address, |_| unsafe { (*descriptor).size }, below)
     };
-    cuDestroyExternalMemory(memory: CUexternalMemory) enter(cuDestroyExternalMemory) |call, below| {
+    cuDestroyExternalMemory: (memory) enter(cuDestroyExternalMemory) => {
         call.give_back(Key::Object(memory as u64), below)
     };
 }
@@ -301,38 +249,31 @@ export! {
 fn size_at(address: CUdeviceptr) -> u64 {
     let mut size = 0usize;
     // SAFETY: the pointer is to a variable of this frame, and CUDA allows the base to be null.
-    unsafe { next::cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut size, address) };
+    unsafe { next::cuMemGetAddressRange_v2(ptr::null_mut(), &mut size, address) };
     size as u64
 }
 
 // ---- questions -----------------------------------------------------------------------------------------------------------------
 
-export! {
-    cuMemGetInfo(free: *mut u32, total: *mut u32) enter_if_limited(cuMemGetInfo) |call, _below| {
+hooks! { |call, below, per_thread|
+    cuMemGetInfo: (free, total) enter_if_limited(cuMemGetInfo) => {
         // SAFETY: each pointer is null or writable by the function's contract.
         unsafe { call.memory_info(free, total, |free, total| next::cuMemGetInfo(free, total)) }
     };
-    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) enter(cuMemGetInfo) |call, _below| {
+    cuMemGetInfo_v2: (free, total) enter(cuMemGetInfo) => {
         // SAFETY: each pointer is null or writable by the function's contract.
         unsafe { call.memory_info(free, total, |free, total| next::cuMemGetInfo_v2(free, total)) }
     };
-    cuDeviceTotalMem(out: *mut u32, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
+    cuDeviceTotalMem cuDeviceTotalMem_v2: (out, device) enter_if_limited(cuMemGetInfo) => {
         // SAFETY: the function's contract.
         unsafe { call.device_total(out, device, below()) }
     };
-    cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { call.device_total(out, device, below()) }
-    };
-    cuMemGetAddressRange(base: *mut CUdeviceptrV1, size: *mut u32, address: CUdeviceptrV1)
-    enter_running(cuMemGetInfo) |_call, below| below();
-    cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr)
-    enter_running(cuMemGetInfo) |call, _below| {
+    cuMemGetAddressRange: (base, size, address) enter_running(cuMemGetInfo) => below();
+    cuMemGetAddressRange_v2: (base, size, address) enter_running(cuMemGetInfo) => {
         // SAFETY: each pointer is null or writable by the function's contract.
         unsafe { call.address_range(base, size, address) }
     };
-    cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
-    enter_running(cuMemGetInfo) |call, _below| {
+    cuPointerGetAttribute: (out, attribute, address) enter_running(cuMemGetInfo) => {
         let asked = call.address_for_next_layer(address);
         // SAFETY: the job's own arguments, except for the address, which the function does not access.
         let result = check(unsafe { next::cuPointerGetAttribute(out, attribute, asked) });
@@ -342,8 +283,7 @@ export! {
         }
         result
     };
-    cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr)
-    enter_running(cuMemGetInfo) |call, _below| {
+    cuPointerGetAttributes: (count, attributes, out, address) enter_running(cuMemGetInfo) => {
         let asked = call.address_for_next_layer(address);
         // SAFETY: as above.
         let result = check(unsafe { next::cuPointerGetAttributes(count, attributes, out, asked) });
@@ -355,130 +295,81 @@ export! {
         }
         result
     };
-}
-
-export! {
-    cuPointerSetAttribute(value: *const c_void, attribute: u32, address: CUdeviceptr)
-    enter_running(Policy) |call, below| {
+    cuPointerSetAttribute: (value, attribute, address) enter_running(Policy) => {
         // SAFETY: `value` has the type of the attribute by the function's contract.
         unsafe { call.set_pointer_attribute(value, attribute, address, below) }
     };
-    cuMemGetHandleForAddressRange(out: *mut c_void, address: CUdeviceptr, size: usize, kind: u32, flags: u64)
-    enter_running(Policy) |call, below| call.export_range(address, size, below);
+    cuMemGetHandleForAddressRange: (out, address, size, kind, flags) enter_running(Policy) => {
+        call.export_range(address, size, below)
+    };
 }
 
 // ---- streams and captures -------------------------------------------------------------------------------------------------------------------
 
-export_both_variants! { |call, below, per_thread|
-    cuStreamBeginCapture cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) {
+hooks! { |call, below, per_thread|
+    cuStreamBeginCapture cuStreamBeginCapture_ptsz: (stream) enter(Policy) => {
         call.capture_begins(meant(stream, per_thread), below)
     };
-    cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32) enter(Policy) {
+    cuStreamBeginCapture_v2 cuStreamBeginCapture_v2_ptsz: (stream, mode) enter(Policy) => {
         call.capture_begins(meant(stream, per_thread), below)
     };
-    cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz(
-        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
-    ) enter(Policy) {
+    cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz:
+    (stream, graph, dependencies, edges, count, mode) enter(Policy) => {
         call.capture_begins(meant(stream, per_thread), below)
     };
-    cuStreamBeginRecaptureToGraph cuStreamBeginRecaptureToGraph_ptsz(
-        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
-    ) enter(Policy) {
+    cuStreamBeginRecaptureToGraph cuStreamBeginRecaptureToGraph_ptsz:
+    (stream, mode, graph, callback, data) enter(Policy) => {
         call.capture_begins(meant(stream, per_thread), below)
     };
-    cuStreamBeginCaptureToCig cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void) enter(Policy) {
+    cuStreamBeginCaptureToCig cuStreamBeginCaptureToCig_ptsz: (stream, parameters) enter(Policy) => {
         call.capture_begins(meant(stream, per_thread), below)
     };
-    cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) {
+    cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz: (stream) enter(Policy) => {
         call.capture_ends(meant(stream, per_thread), below)
     };
-    cuStreamEndCapture cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) {
+    cuStreamEndCapture cuStreamEndCapture_ptsz: (stream, out) enter(Policy) => {
         call.capture_ends(meant(stream, per_thread), below)
     };
-}
-
-export! {
-    cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_created(below);
-    cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {
-        call.stream_created(below)
-    };
-    cuStreamDestroy(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
-    cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
+    cuStreamCreate: (out, flags) enter(Policy) => call.stream_created(below);
+    cuStreamCreateWithPriority: (out, flags, priority) enter(Policy) => call.stream_created(below);
+    cuStreamDestroy cuStreamDestroy_v2: (stream) enter(Policy) => call.stream_destroyed(stream as usize, below);
 }
 
 // ---- contexts: primary and green ones, the end of contexts, and access between them ------------------------------------------------
 
-export! {
-    cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
-    cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
-    cuCtxAttach(out: *mut CUcontext, flags: u32) enter(Policy) |call, below| {
-        call.context_attached(below, written!(out))
-    };
-    cuCtxDetach(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_detached(context, below);
-    cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice) enter_if_limited(Policy) |call, below| {
-        call.primary_retained(device, below)
-    };
-    cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+hooks! { |call, below, per_thread|
+    cuCtxDestroy cuCtxDestroy_v2: (context) enter_running(cuCtxDestroy) => call.context_destroyed(context, below);
+    cuCtxAttach: (out, flags) enter(Policy) => call.context_attached(below, written!(out));
+    cuCtxDetach: (context) enter_running(cuCtxDestroy) => call.context_detached(context, below);
+    cuDevicePrimaryCtxRetain: (out, device) enter_if_limited(Policy) => call.primary_retained(device, below);
+    cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2: (device) enter_running(cuDevicePrimaryCtxRelease) => {
         call.primary_released(device, below)
     };
-    cuDevicePrimaryCtxRelease_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+    cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2: (device) enter_running(cuDevicePrimaryCtxReset) => {
         call.primary_released(device, below)
     };
-    cuDevicePrimaryCtxReset(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
-        call.primary_released(device, below)
-    };
-    cuDevicePrimaryCtxReset_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
-        call.primary_released(device, below)
-    };
-}
-
-export! {
-    cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
-    enter(Policy) |call, below| call.green_created(device, below);
-    cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
-    cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
-    enter(Policy) |call, below| call.stream_created(below);
-}
-
-export! {
-    cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) enter(Policy) |call, below| {
-        call.peer_access(peer as u64, true, below)
-    };
-    cuCtxDisablePeerAccess(peer: CUcontext) enter(Policy) |call, below| call.peer_access(peer as u64, false, below);
+    cuGreenCtxCreate: (out, description, device, flags) enter(Policy) => call.green_created(device, below);
+    cuGreenCtxDestroy: (green) enter_running(Policy) => call.green_destroyed(green, below);
+    cuGreenCtxStreamCreate: (out, green, flags, priority) enter(Policy) => call.stream_created(below);
+    cuCtxEnablePeerAccess: (peer, flags) enter(Policy) => call.peer_access(peer as u64, true, below);
+    cuCtxDisablePeerAccess: (peer) enter(Policy) => call.peer_access(peer as u64, false, below);
 }
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------
 
-/// # Safety
-/// As the CUDA function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
-    // SAFETY: the job's own arguments; `out` is read after success only.
-    unsafe {
-        let result = next::cuGetProcAddress(name, out, version, flags);
-        if result == SUCCESS && !out.is_null() {
-            *out = route(name, *out, version, flags);
+macro_rules! look_ups {
+    ($($name:ident($($status:ident)?))+) => {$(
+        pub unsafe fn $name((name, out, version, flags, $($status)?): super::arguments::$name) -> i32 {
+            // SAFETY: the job's own arguments; `out` is read after success only.
+            unsafe {
+                let result = next::$name(name, out, version, flags, $($status)?);
+                if result == SUCCESS && !out.is_null() {
+                    *out = route(name, *out, version, flags);
+                }
+                result
+            }
         }
-        result
-    }
+    )+};
 }
 
-/// # Safety
-/// As the CUDA function of this name.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    out: *mut *mut c_void,
-    version: i32,
-    flags: u64,
-    status: *mut u32,
-) -> i32 {
-    // SAFETY: the job's own arguments; `out` is read after success only.
-    unsafe {
-        let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
-        if result == SUCCESS && !out.is_null() {
-            *out = route(name, *out, version, flags);
-        }
-        result
-    }
-}
+look_ups! { cuGetProcAddress() cuGetProcAddress_v2(status) }

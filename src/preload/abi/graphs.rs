@@ -1,13 +1,12 @@
-//! The exported functions of CUDA graphs: launches, and nodes that allocate or copy.
+//! What the hooked functions of CUDA graphs do: launches, and nodes that allocate or copy.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
-#![allow(clippy::too_many_arguments)] // as many as the CUDA function of the same name
 
 use std::ffi::c_void;
 
-use super::driver::export;
-use super::operations::{each_of, operations};
-use crate::engine::{Call, copies, enter, enter_running};
+use super::driver::hooks;
+use super::operations::each_of;
+use crate::engine::{Call, copies, enter, enter_if_watched, enter_running};
 use crate::next::{self, *};
 use base::api::Api;
 use base::cuda::{CudaResult, check, result_code};
@@ -81,73 +80,39 @@ unsafe fn node_copies(call: &Call, copy: *const Copy3d, context: Option<CUcontex
     places.map_or(Ok(()), |places| call.copy_node(places, context))
 }
 
-export! {
-    cuGraphAddMemAllocNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
-        parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
+hooks! { |call, below, per_thread|
+    cuGraphAddMemAllocNode: (out, graph, dependencies, count, parameters) enter(cuGraphAddMemAllocNode) => {
         call.graph_allocates().and_then(|()| below())
     };
-    cuGraphAddNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
+    cuGraphAddNode: (out, graph, dependencies, count, parameters) enter(cuGraphAddMemAllocNode) => {
         // SAFETY: the function's contract.
         unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
-    cuGraphAddNode_v2(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
-        parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
+    cuGraphAddNode_v2 cuGraphAddNode_v3: (out, graph, dependencies, edges, count, parameters)
+    enter(cuGraphAddMemAllocNode) => {
         // SAFETY: the function's contract.
         unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
-    cuGraphAddNode_v3(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
-        parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
-    };
-    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.graph_launched(below)
-    };
-    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.graph_launched(below)
-    };
-    cuGraphExecDestroy(graph: CUgraphExec) enter_running(cuGraphExecDestroy) |call, below| {
-        call.refresh_graphs(below())
-    };
-    cuDeviceGraphMemTrim(device: CUdevice) enter_running(cuDeviceGraphMemTrim) |call, below| {
-        call.refresh_graphs_of(device, below())
-    };
-}
-
-operations! {
-    cuGraphAddMemcpyNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, copy: *const Copy3d,
-        context: CUcontext
-    ) |call, below| {
+    cuGraphLaunch cuGraphLaunch_ptsz: (graph, stream) enter_running(cuGraphLaunch) => call.graph_launched(below);
+    cuGraphExecDestroy: (graph) enter_running(cuGraphExecDestroy) => call.refresh_graphs(below());
+    cuDeviceGraphMemTrim: (device) enter_running(cuDeviceGraphMemTrim) => call.refresh_graphs_of(device, below());
+    cuGraphAddMemcpyNode: (out, graph, dependencies, count, copy, context) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_copies(&call, copy, Some(context)) }.and_then(|()| below())
     };
-    cuGraphMemcpyNodeSetParams(node: CUgraphNode, copy: *const Copy3d) |call, below| {
+    cuGraphMemcpyNodeSetParams: (node, copy) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_copies(&call, copy, None) }.and_then(|()| below())
     };
-    cuGraphExecMemcpyNodeSetParams(graph: CUgraphExec, node: CUgraphNode, copy: *const Copy3d, context: CUcontext)
-    |call, below| {
+    cuGraphExecMemcpyNodeSetParams: (graph, node, copy, context) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_copies(&call, copy, Some(context)) }.and_then(|()| below())
     };
-    cuGraphNodeSetParams(node: CUgraphNode, parameters: *mut c_void) |call, below| {
+    cuGraphNodeSetParams cuGraphNodeSetParams_v2: (node, parameters) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_changes(&call, parameters) }.and_then(|()| below())
     };
-    cuGraphNodeSetParams_v2(node: CUgraphNode, parameters: *mut c_void) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { node_changes(&call, parameters) }.and_then(|()| below())
-    };
-    cuGraphExecNodeSetParams(graph: CUgraphExec, node: CUgraphNode, parameters: *mut c_void) |call, below| {
+    cuGraphExecNodeSetParams: (graph, node, parameters) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_changes(&call, parameters) }.and_then(|()| below())
     };

@@ -19,17 +19,42 @@ use crate::hooked_driver_functions;
 use crate::next;
 use table::{Entry, table};
 
-/// The exported driver functions.
-mod hooks {
+/// What the hooked driver functions do.
+mod done {
     pub use super::{driver::*, graphs::*, operations::*};
 }
 
-macro_rules! driver_table {
+/// The table of the hooked driver functions, the arguments of each, and the functions themselves.
+macro_rules! export_driver {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
         table! { DRIVER "vramshim_driver_table": $($name hooks::$name [next::hooked::slots::$name])+ }
+
+        #[allow(non_camel_case_types)]
+        mod arguments {
+            use crate::next::*;
+            use std::ffi::{c_char, c_void};
+
+            $(pub type $name = ($($type,)*);)+
+        }
+
+        #[allow(non_snake_case)]
+        #[allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
+        #[allow(clippy::too_many_arguments)] // as many as the CUDA function of the same name
+        mod hooks {
+            use crate::next::*;
+            use std::ffi::{c_char, c_void};
+
+            $(
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+                    // SAFETY: the job's own arguments keep the contract of the function.
+                    unsafe { super::done::$name(($($argument,)*)) }
+                }
+            )+
+        }
     };
 }
-hooked_driver_functions!(driver_table);
+hooked_driver_functions!(export_driver);
 
 macro_rules! runtime_table {
     ($($name:ident($($argument:ident: $type:ty),*) $api:ident;)+) => {

@@ -1,64 +1,20 @@
-//! The exported copies and fills. `graphs.rs` has the nodes of graphs that copy.
+//! What the hooked copies and fills do. `graphs.rs` has the nodes of graphs that copy.
 //!
 //! Nearly always the library has no part in them. Then a hook costs the read of one variable.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
-#![allow(clippy::too_many_arguments)] // as many as the CUDA function of the same name
 
-use std::ffi::c_void;
-
-use super::driver::meant;
-use crate::engine::copies::{self, Order, Place};
-use crate::engine::enter_running;
+use super::driver::{hooks, meant};
+use crate::engine::copies::{Order, Place};
+use crate::engine::enter_if_watched;
 use crate::next::{self, *};
 use base::api::Api;
 use base::cuda::{check, result_code};
 
-/// As `export!` of `driver.rs`, for functions that the engine enters only if copies and fills are watched.
-macro_rules! operations {
-    ($(
-        $name:ident($($argument:ident: $type:ty),*) |$call:ident, $below:ident| $engine:expr;
-    )+) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-            if !copies::are_watched() {
-                // SAFETY: the job's own arguments go to the function that the job called.
-                return unsafe { next::$name($($argument),*) };
-            }
-            // SAFETY: as above.
-            let $below = || check(unsafe { next::$name($($argument),*) });
-            result_code(match enter_running(Api::Policy) {
-                Some($call) => $engine,
-                None => $below(),
-            })
-        }
-    )+};
-}
-
-pub(super) use operations;
-
-/// Both variants of each function: the default stream of the second is that of the thread, and then `per_thread` is true.
-macro_rules! both_variants {
-    (|$call:ident, $below:ident, $per_thread:ident| $(
-        $name:ident $of_thread:ident($($argument:ident: $type:ty),*) $engine:expr;
-    )+) => {
-        operations! {$(
-            $name($($argument: $type),*) |$call, $below| { let $per_thread = false; $engine };
-            $of_thread($($argument: $type),*) |$call, $below| { let $per_thread = true; $engine };
-        )+}
-    };
-}
-
-const fn on_default(per_thread: bool) -> Order {
+/// `None` for the default stream, for which the call may wait.
+fn order(stream: Option<CUstream>, per_thread: bool) -> Order {
     Order {
-        stream: None,
-        per_thread,
-    }
-}
-
-fn on(stream: CUstream, per_thread: bool) -> Order {
-    Order {
-        stream: Some(meant(stream, per_thread)),
+        stream: stream.map(|stream| meant(stream, per_thread)),
         per_thread,
     }
 }
@@ -87,35 +43,30 @@ macro_rules! copy_3d {
     }};
 }
 
-both_variants! { |call, below, per_thread|
-    cuMemcpy cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) {
-        copy!(call, below, to, from, size, on_default(per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
+hooks! { |call, below, per_thread|
+    cuMemcpy cuMemcpy_ptds cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds: (to, from, size) enter_if_watched(Policy) => {
+        copy!(call, below, to, from, size, order(None, per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
     };
-    cuMemcpyAsync cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) {
-        copy!(call, below, to, from, size, on(stream, per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
+    cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz: (to, from, size, stream)
+    enter_if_watched(Policy) => {
+        copy!(call, below, to, from, size, order(Some(stream), per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
     };
-    cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize) {
-        copy!(call, below, to, from, size, on_default(per_thread), cuMemcpyPeer cuMemcpyPeer_ptds)
-    };
-    cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) {
-        copy!(call, below, to, from, size, on(stream, per_thread), cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz, stream)
-    };
-    cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, size: usize) {
+    cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds: (to, from, size) enter_if_watched(Policy) => {
         call.end_synchronous(&[to], per_thread, below())
     };
-    cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) {
+    cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds: (to, offset, from, size) enter_if_watched(Policy) => {
         let places = [Place::Array(to as u64), Place::Address(from)];
-        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        let copied = call.copy_without_peer_form(places, order(None, per_thread)).and_then(|()| below());
         call.end_synchronous(&[from], per_thread, copied)
     };
-    cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) {
+    cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds: (to, from, offset, size) enter_if_watched(Policy) => {
         let places = [Place::Address(to), Place::Array(from as u64)];
-        let copied = call.copy_without_peer_form(places, on_default(per_thread)).and_then(|()| below());
+        let copied = call.copy_without_peer_form(places, order(None, per_thread)).and_then(|()| below());
         call.end_synchronous(&[to], per_thread, copied)
     };
-    cuMemcpyPeer cuMemcpyPeer_ptds(
-        to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize
-    ) call.end_synchronous(&[to, from], per_thread, below());
+    cuMemcpyPeer cuMemcpyPeer_ptds: (to, context, from, other, size) enter_if_watched(Policy) => {
+        call.end_synchronous(&[to, from], per_thread, below())
+    };
 }
 
 // ---- rows and slices ------------------------------------------------------------------------------------------------
@@ -126,23 +77,16 @@ fn ends(copy: *const Copy3d) -> [u64; 2] {
     unsafe { copy.as_ref() }.map_or([0; 2], |copy| [copy.to.address(), copy.from.address()])
 }
 
-both_variants! { |call, below, per_thread|
-    cuMemcpy2D_v2 cuMemcpy2D_v2_ptds(copy: *const Copy2d) {
-        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
+hooks! { |call, below, per_thread|
+    cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds:
+    (copy) enter_if_watched(Policy) => {
+        copy_3d!(call, below, copy, order(None, per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
     };
-    cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d) {
-        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
+    cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz: (copy, stream)
+    enter_if_watched(Policy) => {
+        copy_3d!(call, below, copy, order(Some(stream), per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
     };
-    cuMemcpy3D_v2 cuMemcpy3D_v2_ptds(copy: *const Copy3d) {
-        copy_3d!(call, below, copy, on_default(per_thread), cuMemcpy3DPeer cuMemcpy3DPeer_ptds)
-    };
-    cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz(copy: *const Copy2d, stream: CUstream) {
-        copy_3d!(call, below, copy, on(stream, per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
-    };
-    cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz(copy: *const Copy3d, stream: CUstream) {
-        copy_3d!(call, below, copy, on(stream, per_thread), cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz, stream)
-    };
-    cuMemcpy3DPeer cuMemcpy3DPeer_ptds(copy: *const Copy3d) {
+    cuMemcpy3DPeer cuMemcpy3DPeer_ptds: (copy) enter_if_watched(Policy) => {
         call.end_synchronous(&ends(copy), per_thread, below())
     };
 }
@@ -186,66 +130,44 @@ fn each_operation(
     })
 }
 
-both_variants! { |call, below, per_thread|
-    cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
-        indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
-    ) {
-        let order = on(stream, per_thread);
+hooks! { |call, below, per_thread|
+    cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz:
+    (to, from, sizes, count, attributes, indices, attribute_count, failed, stream) enter_if_watched(Policy) => {
+        let order = order(Some(stream), per_thread);
         each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz(
-        to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
-        indices: *mut usize, attribute_count: usize, stream: CUstream
-    ) {
-        let order = on(stream, per_thread);
+    cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz:
+    (to, from, sizes, count, attributes, indices, attribute_count, stream) enter_if_watched(Policy) => {
+        let order = order(Some(stream), per_thread);
         each_of(to, from, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz(
-        count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream
-    ) {
-        let order = on(stream, per_thread);
+    cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz: (count, operations, failed, flags, stream)
+    enter_if_watched(Policy) => {
+        let order = order(Some(stream), per_thread);
         each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz(
-        count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream
-    ) {
-        let order = on(stream, per_thread);
+    cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz: (count, operations, flags, stream)
+    enter_if_watched(Policy) => {
+        let order = order(Some(stream), per_thread);
         each_operation(operations, count, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz(
-        operation: *mut Operation3d, flags: u64, stream: CUstream
-    ) {
-        let order = on(stream, per_thread);
+    cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz: (operation, flags, stream)
+    enter_if_watched(Policy) => {
+        let order = order(Some(stream), per_thread);
         each_operation(operation, 1, |places| call.copy_without_peer_form(places, order)).and_then(|()| below())
     };
-    cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz(
-        to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream
-    ) {
+    cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz: (to, from, size, attributes, stream)
+    enter_if_watched(Policy) => {
         let places = [Place::Address(to), Place::Address(from)];
-        call.copy_without_peer_form(places, on(stream, per_thread)).and_then(|()| below())
+        call.copy_without_peer_form(places, order(Some(stream), per_thread)).and_then(|()| below())
     };
 }
 
 // ---- fills ----------------------------------------------------------------------------------------------------------
 
-both_variants! { |call, below, per_thread|
-    cuMemsetD8_v2 cuMemsetD8_v2_ptds(to: CUdeviceptr, value: u8, count: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
-    cuMemsetD16_v2 cuMemsetD16_v2_ptds(to: CUdeviceptr, value: u16, count: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
-    cuMemsetD32_v2 cuMemsetD32_v2_ptds(to: CUdeviceptr, value: u32, count: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
-    cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
-    cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
-    cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize) {
-        call.end_synchronous(&[to], per_thread, below())
-    };
+hooks! { |call, below, per_thread|
+    cuMemsetD8_v2 cuMemsetD8_v2_ptds cuMemsetD16_v2 cuMemsetD16_v2_ptds cuMemsetD32_v2 cuMemsetD32_v2_ptds:
+    (to, value, count) enter_if_watched(Policy) => call.end_synchronous(&[to], per_thread, below());
+    cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds:
+    (to, pitch, value, width, height) enter_if_watched(Policy) => call.end_synchronous(&[to], per_thread, below());
 }

@@ -21,10 +21,20 @@ pub struct Variant<'a> {
     pub per_thread: bool,
 }
 
+/// Whether the default stream of the function of this name is that of the thread.
+pub const fn is_of_thread(name: &str) -> bool {
+    matches!(
+        name.as_bytes(),
+        [.., b'_', b'p', b't', b's', b'z'] | [.., b'_', b'p', b't', b'd', b's']
+    )
+}
+
 pub fn variant(name: &str) -> Variant<'_> {
-    let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
-        Some(rest) => (rest, true),
-        None => (name, false),
+    let per_thread = is_of_thread(name);
+    let rest = if per_thread {
+        &name[..name.len() - "_ptsz".len()]
+    } else {
+        name
     };
     let later = |suffix, generation| Some((rest.strip_suffix(suffix)?, generation));
     let (base, generation) = later("_v2", 2).or_else(|| later("_v3", 3)).unwrap_or((rest, 1));

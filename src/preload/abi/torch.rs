@@ -74,7 +74,7 @@ fn refuse(thrown: &mut Thrown, problem: DriverError, message: &CStr) -> *mut c_v
         DriverError::OUT_OF_MEMORY => c10::out_of_memory_error(message),
         _ => c10::runtime_error(message),
     };
-    if thrown.is_nothing() {
+    if thrown.function.is_null() {
         base::say::error!("{}; the caller gets a null pointer", message.to_string_lossy());
     }
     ptr::null_mut()
@@ -118,9 +118,6 @@ pub unsafe extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: 
     )
 }
 
-/// As above.
-///
-/// # Safety
 /// As above.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
@@ -192,10 +189,8 @@ pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64, _filter: *mut c_void) {
     if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
-        call.engine
-            .torch
-            .graphs
-            .capture_begins((device, first, second), thread_number());
+        let graphs = &call.engine.torch.graphs;
+        graphs.capture_begins((device, first, second), thread_number());
     }
 }
 
@@ -203,10 +198,8 @@ pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_end_pool(device: i32, first: u64, second: u64) {
     if let Some(call) = engine::enter_running(Api::vramshim_torch_alloc) {
-        call.engine
-            .torch
-            .graphs
-            .capture_ends((device, first, second), thread_number());
+        let graphs = &call.engine.torch.graphs;
+        graphs.capture_ends((device, first, second), thread_number());
     }
 }
 
@@ -228,24 +221,18 @@ pub extern "C" fn vramshim_torch_replaced() {
 
 /// The figures of `torch.cuda.memory_stats_as_nested_dict` as JSON; the arguments and the result are as for
 /// `vramshim_account`.
-///
-/// # Safety
-/// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_torch_stats(device: i32, buffer: *mut c_char, capacity: usize) -> usize {
     let text = engine::running().map_or_else(engine::no_torch_stats, |engine| engine.torch_stats(device));
-    // SAFETY: the same contract.
+    // SAFETY: by contract of `vramshim_account`.
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }
 
 /// The segments and blocks of `torch.cuda.memory_snapshot` as JSON; as for `vramshim_torch_stats`.
-///
-/// # Safety
-/// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_torch_snapshot(buffer: *mut c_char, capacity: usize) -> usize {
     let text = engine::running().map_or_else(|| "{\"segments\":[]}".to_owned(), |engine| engine.torch_snapshot());
-    // SAFETY: the same contract.
+    // SAFETY: by contract of `vramshim_account`.
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }
 

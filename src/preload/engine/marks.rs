@@ -83,7 +83,7 @@ impl Engine {
     pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         let _uncancelled = Uncancelled::begin();
         // Without a journal there is no time either.
-        let journal = self.state.records.journal();
+        let journal = self.state.records.journal.as_ref();
         if !journal.is_some_and(|journal| within_rate(journal.now_ns() / 1_000_000_000)) {
             return 0;
         }

@@ -83,7 +83,8 @@ impl Drop for RuntimeScope {
 /// A driver function of ours that is running; dropping this ends it.
 pub struct DriverScope {
     current: OfThisThread,
-    api: Api,
+    /// The API that the application called: the outermost one.
+    pub api: Api,
     /// `None` inside a runtime function, and for a tensor.
     _uncancelled: Option<Uncancelled>,
 }
@@ -121,12 +122,6 @@ fn enter(api: Api, is_uncancelled: bool) -> Option<DriverScope> {
 /// Whether a driver function of ours runs in this thread.
 pub fn is_in_driver() -> bool {
     CURRENT.get().in_driver
-}
-
-impl DriverScope {
-    pub fn api(&self) -> Api {
-        self.api
-    }
 }
 
 impl Drop for DriverScope {

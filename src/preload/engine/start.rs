@@ -21,6 +21,7 @@ use super::scope::DriverScope;
 use super::state::State;
 use super::state::guards::Guards;
 use super::state::host::Host;
+use super::state::operations;
 use super::state::records::Recorder;
 use super::state::surges::Surges;
 use super::{Call, Engine, marks, process, scope, thread};
@@ -219,7 +220,7 @@ pub fn process_ends(status: i32) {
         socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         engine.state.note_host_memory_last();
-        if let Some(journal) = engine.state.records.journal() {
+        if let Some(journal) = &engine.state.records.journal {
             journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
             journal.ended(status & 0xff);
         }
@@ -229,7 +230,7 @@ pub fn process_ends(status: i32) {
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
-        if self.state.surges.is_watched() || self.state.host.asks_heap() {
+        if self.state.surges.setting.is_some() || self.state.host.asks_heap {
             self.pools
                 .start_keeper("surges and the host's heap, which are not seen");
         } else if self.state.records.path().is_some() && has_several_threads() {
@@ -270,6 +271,17 @@ pub fn enter(api: Api) -> Option<Call> {
 pub fn enter_running(api: Api) -> Option<Call> {
     let engine = process::running()?;
     Some(call(engine, scope::driver(api)?))
+}
+
+/// As `enter_running`, for copies and fills. Nearly always the library has no part in them, and this costs the read of one
+/// variable.
+#[inline]
+pub fn enter_if_watched(api: Api) -> Option<Call> {
+    if operations::are_watched() {
+        enter_running(api)
+    } else {
+        None
+    }
 }
 
 /// As `enter`, for a request for a tensor (`scope::tensor`).

@@ -21,7 +21,7 @@ use super::symbols;
 /// A function that throws, with its arguments. If `function` is null, nothing is to be thrown.
 #[repr(C)]
 pub struct Thrown {
-    function: *mut c_void,
+    pub function: *mut c_void,
     arguments: [usize; 4],
 }
 
@@ -30,10 +30,6 @@ impl Thrown {
         function: ptr::null_mut(),
         arguments: [0; 4],
     };
-
-    pub fn is_nothing(&self) -> bool {
-        self.function.is_null()
-    }
 }
 
 /// The library that has the names. `dlsym` also searches the libraries that this one needs: libc10 and libstdc++.

@@ -85,7 +85,7 @@ type Free = unsafe extern "C" fn(CUdeviceptr) -> i32;
 
 /// The layer, and its functions for linear memory.
 pub struct Front {
-    path: String,
+    pub path: String,
     span: (usize, usize),
     pub allocate: Allocate,
     /// A layer without it never learns that memory left its book.
@@ -102,7 +102,7 @@ pub fn layer_in_front() -> Option<&'static Front> {
 fn find_in_front() -> Option<Front> {
     // What is found is put on the heap afterwards, because the loader's list is locked meanwhile.
     let (object, allocate, free) = elf::find(|object| {
-        let is_in_front = object.position() == Position::BeforeOurs && !object.is_called(b"libcuda.so");
+        let is_in_front = object.position == Position::BeforeOurs && !object.is_called(b"libcuda.so");
         let allocate = is_in_front.then(|| object.function(c"cuMemAlloc_v2")).flatten()?;
         Some((*object, allocate, object.function(c"cuMemFree_v2")))
     })?;
@@ -122,10 +122,6 @@ fn find_in_front() -> Option<Front> {
 }
 
 impl Front {
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Whether this is an address of the layer.
     pub fn holds(&self, address: *const c_void) -> bool {
         (self.span.0..self.span.1).contains(&(address as usize))

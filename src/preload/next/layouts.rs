@@ -4,27 +4,31 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys::{CUarray, CUcontext, CUdeviceptr};
 
-/// `CUDA_ARRAY_DESCRIPTOR` of the 32-bit functions.
+/// `CUDA_ARRAY_DESCRIPTOR`; its extents are `u32` in the 32-bit functions, and `usize` in the others.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ArrayDescriptorV1 {
-    pub width: u32,
-    pub height: u32,
+pub struct ArrayDescriptor<N> {
+    pub width: N,
+    pub height: N,
     pub format: u32,
     pub channels: u32,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR` of the 32-bit functions.
+/// `CUDA_ARRAY3D_DESCRIPTOR`
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Array3dDescriptorV1 {
-    pub width: u32,
-    pub height: u32,
-    pub depth: u32,
+pub struct Array3dDescriptor<N> {
+    pub width: N,
+    pub height: N,
+    pub depth: N,
     pub format: u32,
     pub channels: u32,
     pub flags: u32,
 }
+
+const _: () = assert!(size_of::<ArrayDescriptor<usize>>() == size_of::<cudarc::driver::sys::CUDA_ARRAY_DESCRIPTOR>());
+const _: () =
+    assert!(size_of::<Array3dDescriptor<usize>>() == size_of::<cudarc::driver::sys::CUDA_ARRAY3D_DESCRIPTOR>());
 
 /// One end of `CUDA_MEMCPY2D`.
 #[repr(C)]

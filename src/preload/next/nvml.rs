@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::driver;
+use super::elf::once;
 use super::slot::{ABSENT, forward, functions};
-use super::symbols::once;
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;

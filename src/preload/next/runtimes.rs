@@ -29,7 +29,7 @@ fn is_of_layer(next: *mut c_void) -> bool {
 fn count(name: &CStr) -> usize {
     let mut count = 0;
     elf::find(|object| {
-        count += usize::from(object.position() == Position::BehindOurs && object.function(name).is_some());
+        count += usize::from(object.position == Position::BehindOurs && object.function(name).is_some());
         None::<()>
     });
     count
@@ -44,7 +44,7 @@ fn of_every_caller(name: &CStr, next: *mut c_void) -> Option<*mut c_void> {
     }
     match count(name) {
         0 => Some(first(name, is_runtime)),
-        1 => Some(first(name, |object| object.position() == Position::BehindOurs)),
+        1 => Some(first(name, |object| object.position == Position::BehindOurs)),
         _ => None,
     }
 }
@@ -61,7 +61,7 @@ pub fn depends_on_caller(name: &CStr) -> bool {
 fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
     let caller = calling_object();
     if let Some(own) = caller
-        .filter(|caller| caller.position() == Position::BehindOurs)
+        .filter(|caller| caller.position == Position::BehindOurs)
         .and_then(|caller| caller.function(name))
     {
         return own;
@@ -73,7 +73,7 @@ fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
         first(name, |object| is_runtime(object) && linked(object)),
         next,
         first(name, is_runtime),
-        first(name, |object| object.position() == Position::BehindOurs),
+        first(name, |object| object.position == Position::BehindOurs),
     ];
     candidates
         .into_iter()

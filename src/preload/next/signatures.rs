@@ -8,10 +8,10 @@
 use std::ffi::{c_char, c_void};
 
 pub use cudarc::driver::sys::{
-    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent, CUexternalMemory, CUgraph,
-    CUgraphExec, CUgraphNode, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemPoolProps,
-    CUmemoryPool, CUmipmappedArray, CUstream, CUuuid,
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext,
+    CUdevice, CUdeviceptr, CUevent, CUexternalMemory, CUgraph, CUgraphExec, CUgraphNode, CUipcMemHandle,
+    CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUmipmappedArray, CUstream,
+    CUuuid,
 };
 
 pub use super::layouts::*;
@@ -82,13 +82,13 @@ macro_rules! hooked_driver_functions {
             cuMemExportToShareableHandle: (out: *mut c_void, handle: Handle, kind: u32, flags: u64);
             cuMemImportFromShareableHandle: (out: *mut Handle, os_handle: *mut c_void, kind: u32);
 
-            cuArrayCreate: (out: *mut CUarray, descriptor: *const ArrayDescriptorV1);
-            cuArrayCreate_v2: (out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR);
-            cuArray3DCreate: (out: *mut CUarray, descriptor: *const Array3dDescriptorV1);
-            cuArray3DCreate_v2: (out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR);
+            cuArrayCreate: (out: *mut CUarray, descriptor: *const ArrayDescriptor<u32>);
+            cuArrayCreate_v2: (out: *mut CUarray, descriptor: *const ArrayDescriptor<usize>);
+            cuArray3DCreate: (out: *mut CUarray, descriptor: *const Array3dDescriptor<u32>);
+            cuArray3DCreate_v2: (out: *mut CUarray, descriptor: *const Array3dDescriptor<usize>);
             cuArrayDestroy: (array: CUarray);
             cuMipmappedArrayCreate: (
-                out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32
+                out: *mut CUmipmappedArray, descriptor: *const Array3dDescriptor<usize>, levels: u32
             );
             cuMipmappedArrayDestroy: (array: CUmipmappedArray);
 

@@ -12,38 +12,20 @@ use std::path::{Path, PathBuf};
 
 use super::{c_name, cuDriverGetVersion, elf, layer_in_front, refusing_layer, symbols};
 
-/// How a framework is known.
-struct Framework {
-    name: &'static str,
-    /// How the name of its library's file begins.
-    library: &'static str,
-    /// The file with its version, from the library's folder on; empty if none is known.
-    file: &'static str,
-    /// The variable in that file.
-    variable: &'static str,
-}
-
-const fn framework(name: &'static str, library: &'static str, file: &'static str, variable: &'static str) -> Framework {
-    Framework {
-        name,
-        library,
-        file,
-        variable,
-    }
-}
-
+/// How frameworks are known: by the begin of the name of a library's file. The version is what a variable has in a Python file,
+/// whose path begins at the library's folder; both are empty if none is known.
 // Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6.2, jax-cuda12-plugin 0.10.2 and onnxruntime-gpu 1.23.2.
-const FRAMEWORKS: &[Framework] = &[
-    framework("PyTorch", "libtorch_cuda.so", "../version.py", "__version__"),
-    framework("PaddlePaddle", "libpaddle.so", "../version/__init__.py", "full_version"),
-    framework("JAX", "xla_cuda_plugin.so", "version.py", "_version"),
-    framework(
+const FRAMEWORKS: &[(&str, &str, &str, &str)] = &[
+    ("PyTorch", "libtorch_cuda.so", "../version.py", "__version__"),
+    ("PaddlePaddle", "libpaddle.so", "../version/__init__.py", "full_version"),
+    ("JAX", "xla_cuda_plugin.so", "version.py", "_version"),
+    (
         "ONNX Runtime",
         "libonnxruntime_providers_cuda.so",
         "build_and_package_info.py",
         "__version__",
     ),
-    framework("TensorFlow", "libtensorflow_cc.so", "", ""),
+    ("TensorFlow", "libtensorflow_cc.so", "", ""),
 ];
 
 /// A file with a version is shorter than this.
@@ -60,10 +42,10 @@ pub fn in_use() -> Vec<u8> {
     };
     // In a forked child the lock of the loader's list may be held for ever.
     if !symbols::in_forked_child() {
-        for framework in FRAMEWORKS {
-            if let Some(library) = path_of(framework.library) {
-                let version = version(framework, &library).unwrap_or_default();
-                add("framework", format!("{} {version}", framework.name).trim_end());
+        for (name, library, file, variable) in FRAMEWORKS {
+            if let Some(library) = path_of(library) {
+                let version = version(&library, file, variable).unwrap_or_default();
+                add("framework", format!("{name} {version}").trim_end());
             }
         }
         for version in runtime_versions() {
@@ -74,7 +56,7 @@ pub fn in_use() -> Vec<u8> {
         add("layer", &layer);
     }
     if let Some(front) = layer_in_front() {
-        add("layer_in_front", front.path());
+        add("layer_in_front", &front.path);
     }
     let mut driver = 0;
     // SAFETY: the pointer is to a variable of this frame.
@@ -153,12 +135,12 @@ fn version_of(runtime: &elf::Object) -> Option<i32> {
     (result == 0 && version > 0).then_some(version)
 }
 
-fn version(framework: &Framework, library: &Path) -> Option<String> {
-    if framework.file.is_empty() {
+fn version(library: &Path, file: &str, variable: &str) -> Option<String> {
+    if file.is_empty() {
         return None;
     }
-    let text = begin_of(&library.parent()?.join(framework.file))?;
-    text.lines().find_map(|line| version_in(line, framework.variable))
+    let text = begin_of(&library.parent()?.join(file))?;
+    text.lines().find_map(|line| version_in(line, variable))
 }
 
 /// The text that a line of Python assigns to `variable`.

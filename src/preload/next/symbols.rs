@@ -19,21 +19,10 @@ use std::{mem, ptr};
 
 use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
 
-use super::elf::{self, Object, Position};
+use super::elf::{self, Object, Position, once};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-
-/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value, and a
-/// forked child waits for no thread of its parent.
-pub(super) fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    let mut value = cell.load(Ordering::Acquire);
-    if value.is_null() {
-        value = find();
-        cell.store(value, Ordering::Release);
-    }
-    value
-}
 
 /// Whether `address` lies in our own object.
 pub fn is_ours(address: *const c_void) -> bool {
@@ -67,7 +56,7 @@ fn unless_ours(address: *mut c_void) -> *mut c_void {
 /// library has it.) If the library was not preloaded, the C library may come before it; then the first object of all that
 /// has the function.
 fn first_behind_us(name: &CStr) -> *mut c_void {
-    let behind = |object: &Object| (object.position() == Position::BehindOurs).then(|| object.function(name))?;
+    let behind = |object: &Object| (object.position == Position::BehindOurs).then(|| object.function(name))?;
     elf::next_function(name)
         .or_else(|| elf::find(behind))
         .or_else(|| elf::find(|object| (!object.is_ours()).then(|| object.function(name))?))

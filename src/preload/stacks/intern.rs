@@ -13,18 +13,33 @@ const MOST_FRAMES: usize = 1 << 18;
 const MOST_STACKS: usize = 1 << 16;
 const MOST_TEXTS: usize = 1 << 16;
 
-/// Values of tables from here on are reasons instead of numbers.
-const REASON: u64 = 1 << 32;
-/// The bit of a place's value that stands for a reason.
-const FAILED_PLACE: u64 = 1 << 62;
+/// The bit of a table's value that is a reason instead.
+const REASON: u64 = 1 << 62;
 const _: () = assert!(unwind::BITS + 32 <= 62);
 
-/// A reason stands in place of a number. It is kept, unless reading or writing failed, which is tried again later.
-fn kept(reason: NoStack, value: u64) -> Result<u64, u64> {
-    match reason {
-        NoStack::Failed => Err(value),
-        _ => Ok(value),
+/// The value of `key` in a table with so many `places`. If the key is new, `make` makes the value, with a line of `file`. A
+/// reason is kept in place of a value, unless reading or writing failed, which is tried again later.
+#[inline]
+fn value_of(
+    (table, places): (&OnceLock<Table>, usize),
+    file: &StackFile,
+    key: Key,
+    make: impl FnOnce() -> Result<u64, NoStack>,
+) -> Result<u64, NoStack> {
+    let table = table.get_or_init(|| Table::new(places));
+    let make = || match make() {
+        Err(NoStack::Failed) => Err(REASON | u64::from(NoStack::Failed as u32)),
+        made => Ok(made.unwrap_or_else(|reason| REASON | u64::from(reason as u32))),
+    };
+    let value = match table.get(key) {
+        Some(known) => known,
+        None if file.rests() => return Err(NoStack::Failed),
+        None => table.get_or_make(key, make).ok_or(NoStack::Full)?,
+    };
+    if value & REASON != 0 {
+        return Err(NoStack::stack(value as u32).err().unwrap_or(NoStack::Failed));
     }
+    Ok(value)
 }
 
 /// One kind of things that have numbers.
@@ -51,24 +66,11 @@ impl Numbered {
         key: Key,
         write: impl FnOnce(u64) -> Result<(), NoStack>,
     ) -> Result<u32, NoStack> {
-        let table = self.table.get_or_init(|| Table::new(self.places));
-        let value = match table.get(key) {
-            Some(known) => known,
-            None if file.rests() => return Err(NoStack::Failed),
-            None => table
-                .get_or_make(key, || {
-                    let number = self.next.fetch_add(1, Relaxed);
-                    match write(number) {
-                        Ok(()) => Ok(number),
-                        Err(reason) => kept(reason, REASON | u64::from(reason as u32)),
-                    }
-                })
-                .ok_or(NoStack::Full)?,
+        let made = || {
+            let number = self.next.fetch_add(1, Relaxed);
+            write(number).map(|()| number)
         };
-        match value {
-            REASON.. => Err(NoStack::stack(value as u32).err().unwrap_or(NoStack::Failed)),
-            number => Ok(number as u32),
-        }
+        value_of((&self.table, self.places), file, key, made).map(|number| number as u32)
     }
 }
 
@@ -115,28 +117,15 @@ impl Interned {
         key: Key,
         make: impl FnOnce(&dyn Fn(&[&[u8]]) -> Result<u32, NoStack>) -> Result<(u32, u64), NoStack>,
     ) -> Result<(u32, u64), NoStack> {
-        let table = self.places.get_or_init(|| Table::new(MOST_FRAMES));
-        let value = match table.get(key) {
-            Some(known) => known,
-            None if self.file.rests() => return Err(NoStack::Failed),
-            None => {
-                let describe = |fields: &[&[u8]]| {
-                    let number = self.frames.next.fetch_add(1, Relaxed);
-                    let line = fields
-                        .iter()
-                        .fold(Line::new(b'A', number), |line, field| line.field(field));
-                    self.file.append(line).map(|()| number as u32)
-                };
-                let pack = || match make(&describe) {
-                    Ok((number, step)) => Ok(step | u64::from(number) << unwind::BITS),
-                    Err(reason) => kept(reason, FAILED_PLACE | u64::from(reason as u32)),
-                };
-                table.get_or_make(key, pack).ok_or(NoStack::Full)?
-            }
+        let describe = |fields: &[&[u8]]| {
+            let number = self.frames.next.fetch_add(1, Relaxed);
+            let line = fields
+                .iter()
+                .fold(Line::new(b'A', number), |line, field| line.field(field));
+            self.file.append(line).map(|()| number as u32)
         };
-        if value & FAILED_PLACE != 0 {
-            return Err(NoStack::stack(value as u32).err().unwrap_or(NoStack::Failed));
-        }
+        let pack = || make(&describe).map(|(number, step)| step | u64::from(number) << unwind::BITS);
+        let value = value_of((&self.places, MOST_FRAMES), &self.file, key, pack)?;
         Ok(((value >> unwind::BITS) as u32, value & ((1 << unwind::BITS) - 1)))
     }
 

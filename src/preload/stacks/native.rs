@@ -138,7 +138,7 @@ fn frame(interned: &Interned, place: usize, stamp: u64) -> Result<(u32, unwind::
         if object.is_ours() {
             return Ok((0, step.pack()));
         }
-        let module = interned.module([object.base() as u64, stamp], |line| {
+        let module = interned.module([object.base as u64, stamp], |line| {
             let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
             let path = match object.path().to_bytes() {
                 [] => program.as_os_str().as_bytes(),
@@ -147,7 +147,7 @@ fn frame(interned: &Interned, place: usize, stamp: u64) -> Result<(u32, unwind::
             let build_id: String = object.build_id().iter().map(|byte| format!("{byte:02x}")).collect();
             line.field(path).field(build_id.as_bytes())
         })?;
-        let offset = format!("{:x}", place.wrapping_sub(object.base()));
+        let offset = format!("{:x}", place.wrapping_sub(object.base));
         let number = describe(&[module.to_string().as_bytes(), offset.as_bytes()])?;
         Ok((number, step.pack()))
     })?;

@@ -1,12 +1,6 @@
 //! Arrays and mipmapped arrays, which a handle names. Their sizes follow from their descriptors.
 
-use crate::engine::Call;
-use crate::engine::call::booking;
-use crate::engine::state::allocation::Key;
-use crate::engine::state::location::Location;
-use crate::next::{Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
-use base::api::Class;
-use base::cuda::CudaResult;
+use crate::next::{Array3dDescriptor, ArrayDescriptor};
 
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers, of which every level has all.
 const LAYERED: u32 = 0x01;
@@ -26,58 +20,38 @@ pub struct ArrayShape {
     flags: u32,
 }
 
-impl From<&ArrayDescriptorV1> for ArrayShape {
-    fn from(d: &ArrayDescriptorV1) -> Self {
-        ArrayShape::new([d.width, d.height, 0].map(u64::from), d.format, d.channels, 0)
+/// An extent of either version.
+fn number<N: TryInto<u64>>(extent: N) -> u64 {
+    extent.try_into().unwrap_or(u64::MAX)
+}
+
+impl<N: Copy + TryInto<u64>> From<&ArrayDescriptor<N>> for ArrayShape {
+    fn from(of: &ArrayDescriptor<N>) -> Self {
+        ArrayShape {
+            width: number(of.width),
+            height: number(of.height),
+            depth: 0,
+            format: of.format,
+            channels: of.channels.into(),
+            flags: 0,
+        }
     }
 }
 
-impl From<&Array3dDescriptorV1> for ArrayShape {
-    fn from(d: &Array3dDescriptorV1) -> Self {
-        ArrayShape::new(
-            [d.width, d.height, d.depth].map(u64::from),
-            d.format,
-            d.channels,
-            d.flags,
-        )
+impl<N: Copy + TryInto<u64>> From<&Array3dDescriptor<N>> for ArrayShape {
+    fn from(of: &Array3dDescriptor<N>) -> Self {
+        ArrayShape {
+            width: number(of.width),
+            height: number(of.height),
+            depth: number(of.depth),
+            format: of.format,
+            channels: of.channels.into(),
+            flags: of.flags,
+        }
     }
 }
 
 impl ArrayShape {
-    fn new([width, height, depth]: [u64; 3], format: u32, channels: u32, flags: u32) -> Self {
-        ArrayShape {
-            width,
-            height,
-            depth,
-            format,
-            channels: u64::from(channels),
-            flags,
-        }
-    }
-
-    /// # Safety
-    /// `descriptor` is readable.
-    pub unsafe fn plane(descriptor: *const CUDA_ARRAY_DESCRIPTOR) -> Self {
-        // SAFETY: the descriptor is readable by contract. The format is read as a number, because a value that its enum
-        // type does not know would be undefined behaviour.
-        unsafe {
-            let format = (&raw const (*descriptor).Format).cast::<u32>().read();
-            let extent = [(*descriptor).Width as u64, (*descriptor).Height as u64, 0];
-            ArrayShape::new(extent, format, (*descriptor).NumChannels, 0)
-        }
-    }
-
-    /// # Safety
-    /// `descriptor` is readable.
-    pub unsafe fn volume(descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) -> Self {
-        // SAFETY: as in `plane`.
-        unsafe {
-            let format = (&raw const (*descriptor).Format).cast::<u32>().read();
-            let extent = [(*descriptor).Width, (*descriptor).Height, (*descriptor).Depth].map(|extent| extent as u64);
-            ArrayShape::new(extent, format, (*descriptor).NumChannels, (*descriptor).Flags)
-        }
-    }
-
     /// Bytes of the elements; none if the job maps the memory. Drivers add padding, but do not say how much.
     pub fn bytes(&self) -> u64 {
         if self.flags & (SPARSE | MAPPED_LATER) != 0 {
@@ -128,23 +102,6 @@ impl ArrayShape {
             // Block-compressed formats and 8-bit formats: at most one byte for each channel.
             _ => 1,
         }
-    }
-}
-
-impl Call {
-    /// An array or mipmapped array of `size` bytes.
-    pub fn obtain_array(
-        &self,
-        class: Class,
-        size: u64,
-        ask: impl Fn() -> CudaResult,
-        array: impl FnOnce() -> u64,
-    ) -> CudaResult {
-        let location = Location::current();
-        self.obtain(class, location, (size, size), ask, || {
-            let location = location.unwrap_or(Location::HOST);
-            (Key::Object(array()), booking::entry(class, location, size, size))
-        })
     }
 }
 

@@ -57,7 +57,7 @@ impl Engine {
 impl Call {
     /// The API that the application called: the outermost one.
     pub(super) fn api(&self) -> Api {
-        self.scope.api()
+        self.scope.api
     }
 
     /// An error if every request for memory is refused, as `VRAMSHIM_STRICT` asks.
@@ -90,7 +90,7 @@ impl Call {
             _ => self.engine.grant(HOST_DEVICE, 0),
         };
         let Ok(mut grant) = charged else {
-            self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
+            self.failed(class, location, size, DriverError::OUT_OF_MEMORY, None);
             return Err(DriverError::OUT_OF_MEMORY);
         };
         let of_device = if class.is_device_memory() { size } else { 0 };
@@ -109,7 +109,7 @@ impl Call {
             }
             Err(problem) => {
                 drop(grant);
-                self.failed(class, location, size, problem);
+                self.failed(class, location, size, problem, None);
             }
         }
         result
@@ -129,19 +129,15 @@ impl Call {
         self.engine.measure_if_due(allocation.device);
     }
 
-    /// Counts and records a request that failed, and explains it on stderr if memory ran out.
-    pub(super) fn failed(&self, class: Class, location: Option<Location>, size: u64, problem: DriverError) {
-        self.failed_over(None, class, location, size, problem);
-    }
-
-    /// As `failed`, for a request that `allowance` refused.
-    pub(super) fn failed_over(
+    /// Counts and records a request that failed, and explains it on stderr if memory ran out. `allowance` refused it if
+    /// that is a limit which only the caller knows.
+    pub(super) fn failed(
         &self,
-        allowance: Option<Allowance>,
         class: Class,
         location: Option<Location>,
         size: u64,
         problem: DriverError,
+        allowance: Option<Allowance>,
     ) {
         let _uncancelled = Uncancelled::begin();
         let state = self.engine.state;
@@ -194,7 +190,7 @@ impl Call {
             let result = ask().or_else(|refusal| otherwise(None, refusal));
             if result.is_ok()
                 && key.value() != 0
-                && let Some(journal) = state.records.journal()
+                && let Some(journal) = &state.records.journal
             {
                 journal.unknown_free();
             }

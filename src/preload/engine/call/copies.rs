@@ -240,8 +240,6 @@ fn place_of(side: &Side) -> Option<Place> {
 /// The device and context of memory that the driver knows. Managed memory can be reached from everywhere, so it is
 /// where the caller is.
 fn location_of(address: u64, here: Location) -> Option<Location> {
-    /// `CU_MEMORYTYPE_DEVICE`
-    const DEVICE_MEMORY: u32 = 2;
     // Context, memory type, managed, device.
     let mut attributes = [1u32, 2, 8, 9];
     let (mut context, mut kind, mut is_managed, mut device) = (0u64, 0u32, 0u32, -1i32);
@@ -260,7 +258,7 @@ fn location_of(address: u64, here: Location) -> Option<Location> {
     if is_managed & 0xff != 0 {
         return Some(here);
     }
-    if kind != DEVICE_MEMORY || device < 0 {
+    if kind != Side::DEVICE || device < 0 {
         return None;
     }
     let device = device as i16;

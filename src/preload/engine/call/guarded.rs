@@ -105,7 +105,7 @@ pub fn refused_by_host_guard(call: &CStr, size: u64, bound: u64) {
             of_device: false,
         }),
     };
-    if let Some(journal) = engine.state.records.journal() {
+    if let Some(journal) = &engine.state.records.journal {
         journal.write(event.encode(api, HOST_DEVICE));
     }
 }

@@ -1,8 +1,6 @@
 //! Memory that an address names: linear, pitched and managed memory, host memory that is pinned or registered, and memory of
 //! another process or API that is made visible here. The last is recorded, but it is not memory of this process.
 
-use std::ffi::c_void;
-
 use crate::engine::Call;
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::Waited;
@@ -48,36 +46,35 @@ impl Call {
         }
         // SAFETY: the job's own arguments go to the function that the job called.
         let ask = || check(unsafe { next::cuMemAlloc_v2(out, size) });
-        let address = || {
-            // SAFETY: a successful call has written it, and no call with a null pointer succeeds.
-            unsafe { *out }
-        };
-        self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, address)
+        // SAFETY: a successful call has written it, and no call with a null pointer succeeds.
+        let key = || Key::Address(unsafe { *out });
+        self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, key)
     }
 
-    /// Memory that one call of the next layer obtains whole. `address` reads what a successful `ask` wrote.
+    /// What one call of the next layer obtains whole. `key` reads what a successful `ask` wrote.
     pub fn obtain_direct(
         &self,
         class: Class,
         location: Option<Location>,
         size: u64,
         ask: impl Fn() -> CudaResult,
-        address: impl FnOnce() -> u64,
+        key: impl FnOnce() -> Key,
     ) -> CudaResult {
         let booked_at = location.unwrap_or(Location::HOST);
         self.obtain(class, location, (size, size), ask, || {
-            (Key::Address(address()), booking::entry(class, booked_at, size, size))
+            (key(), booking::entry(class, booked_at, size, size))
         })
     }
 
-    /// Pitched memory: `rows` rows of `width` bytes. `answer` reads the address and the bytes from row to row that a
-    /// successful `ask` wrote.
+    /// Pitched memory: `rows` rows of `width` bytes. `address` and `pitch` read what a successful `ask` wrote; the pitch is
+    /// the bytes from row to row.
     pub fn obtain_pitched(
         &self,
         width: u64,
         rows: u64,
         ask: impl Fn() -> CudaResult,
-        answer: impl FnOnce() -> (u64, u64),
+        address: impl FnOnce() -> u64,
+        pitch: impl FnOnce() -> u64,
     ) -> CudaResult {
         let location = Location::current();
         let size = width.saturating_mul(rows);
@@ -86,38 +83,20 @@ impl Call {
             .unwrap_or(width)
             .saturating_mul(rows);
         self.obtain(Class::Pitched, location, (size, most), ask, || {
-            let (address, pitch) = answer();
-            let reserved = pitch.saturating_mul(rows);
-            (
-                Key::Address(address),
-                booking::entry(Class::Pitched, location.unwrap_or(Location::HOST), size, reserved),
-            )
+            let (location, reserved) = (location.unwrap_or(Location::HOST), pitch().saturating_mul(rows));
+            let entry = booking::entry(Class::Pitched, location, size, reserved);
+            (Key::Address(address()), entry)
         })
     }
 
     /// Host memory; it dies with the context that it was allocated in.
-    pub fn obtain_host(
-        &self,
-        size: u64,
-        ask: impl Fn() -> CudaResult,
-        address: impl FnOnce() -> *mut c_void,
-    ) -> CudaResult {
+    pub fn obtain_host(&self, size: u64, ask: impl Fn() -> CudaResult, key: impl FnOnce() -> Key) -> CudaResult {
         let context = Location::current().map_or(0, |location| location.context);
         let location = Location {
             context,
             ..Location::HOST
         };
-        self.obtain(Class::Host, Some(location), (size, size), ask, || {
-            let key = Key::Address(address() as u64);
-            (key, booking::entry(Class::Host, location, size, size))
-        })
-    }
-
-    pub fn register_host(&self, address: *mut c_void, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
-        self.obtain(Class::HostRegistered, Some(Location::HOST), (size, size), ask, || {
-            let key = Key::Registered(address as u64);
-            (key, booking::entry(Class::HostRegistered, Location::HOST, size, size))
-        })
+        self.obtain_direct(Class::Host, Some(location), size, ask, key)
     }
 
     /// Books imported memory. `name` reads the address or handle that a successful `ask` wrote, and `size` finds its
@@ -177,7 +156,7 @@ impl Call {
                 Ok(block.address)
             }
             Err(problem) => {
-                self.failed(Class::Linear, Some(pool.location), size, problem);
+                self.failed(Class::Linear, Some(pool.location), size, problem, None);
                 Err(problem)
             }
         }

@@ -46,7 +46,7 @@ impl Engine {
                 if let Some(total) = self.note_device(device) {
                     state.surges.device(device, total);
                 }
-                if let Some(journal) = state.records.journal() {
+                if let Some(journal) = &state.records.journal {
                     journal.software(&next::software::in_use());
                 }
                 let first = state.measurements.used_devices().count() == 1;
@@ -71,7 +71,7 @@ impl Engine {
         let described = describe(device)?;
         let quota = self.state.limits.of(device);
         let limit = quota.and_then(|quota| quota.limit);
-        self.state.records.journal()?.device(&Device {
+        self.state.records.journal.as_ref()?.device(&Device {
             ordinal: described.ordinal,
             total_memory: described.total,
             uuid: described.uuid,
@@ -197,7 +197,7 @@ impl Engine {
     pub(super) fn look_before_context(&self, device: i32) -> bool {
         let is_measured = || lock(&self.state.listed).contexts.contains_key(&(device as i16));
         let has_context = || next::current_device().is_ok() || next::is_primary_active(device) || is_measured();
-        if !self.state.limits.are_in_force() || has_context() {
+        if !self.state.limits.quota.is_in_force() || has_context() {
             return false;
         }
         let Some(uuid) = uuid(device as i16) else {

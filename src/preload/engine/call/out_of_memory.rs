@@ -14,6 +14,7 @@ use crate::engine::call::holders;
 use crate::engine::call::measure::next_teller;
 use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::engine::state::failures::{Asked, Due};
+use crate::engine::state::measurements::now_ms;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
@@ -70,7 +71,7 @@ impl Call {
         let members = engine.members(device);
         let Reading { free, total, .. } = evidence.reading;
         let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
-        let Refused { refusal, words } = refused(requested, Available { free, total }, limit);
+        let (refusal, words) = refused(requested, Available { free, total }, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -155,7 +156,7 @@ impl Call {
         };
         let state = self.engine.state;
         let live = state.ledger.readings(device, None).allocated.current;
-        state.failures.count(device, asked, live)
+        state.failures.count(now_ms(), device, asked, live)
     }
 
     /// Tells a request that failed for another reason than memory: the driver, the device or the host failed.
@@ -181,20 +182,13 @@ impl Call {
     }
 }
 
-/// Who refused a request of this size besides the library: as the journal has it, and in words.
-struct Refused {
-    refusal: Refusal,
-    words: String,
-}
-
-/// Who refused: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
+/// Who refused a request of this size, as the journal has it and in words: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
 /// results are not negative, so a negative one is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: Available, limit: Option<String>) -> Refused {
+fn refused(requested: u64, shown: Available, limit: Option<String>) -> (Refusal, String) {
     let (result, driver) = (next::refused_with(), next::driver::information_behind_layer());
     if let Some(words) = limit {
         let (by, result) = (Refuser::Library, None);
-        let refusal = Refusal { by, result, driver };
-        return Refused { refusal, words };
+        return (Refusal { by, result, driver }, words);
     }
     let of = |by, file: Option<String>| {
         let refusal = Refusal { by, result, driver };
@@ -215,11 +209,11 @@ fn refused(requested: u64, shown: Available, limit: Option<String>) -> Refused {
             (Refuser::Layer, _) => words += &format!(" (although it shows {free} free)"),
             _ => {}
         }
-        Refused { refusal, words }
+        (refusal, words)
     };
     let Some(path) = next::refusing_layer() else {
         return match next::layer_in_front().filter(|_| shown.free >= requested) {
-            Some(front) => of(Refuser::LayerInFront, Some(front.path().to_owned())),
+            Some(front) => of(Refuser::LayerInFront, Some(front.path.clone())),
             None => of(Refuser::Driver, None),
         };
     };
@@ -433,7 +427,7 @@ impl Engine {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
         let shown = self.state.shown_of(device);
-        let Refused { refusal, words } = refused(requested, shown, None);
+        let (refusal, words) = refused(requested, shown, None);
         let actual = match refusal.driver {
             Some(MemInfo { total, free }) if refusal.by == Refuser::Driver => Available { free, total },
             _ => shown,

@@ -65,7 +65,7 @@ impl Call {
     /// layer alone. `is_whole`: the figure is not cut to 32 bits.
     fn still_given(&self, device: i16, free: u64, is_whole: bool) -> u64 {
         let state = self.engine.state;
-        if !next::shows_its_own_memory() || !self.engine.pools.has_any(device) {
+        if !next::shows_its_own_memory() || self.engine.pools.of_device(device).is_empty() {
             return free;
         }
         if is_whole {

@@ -117,8 +117,9 @@ impl Call {
         // Before pools are trimmed for it.
         self.pass_guard(Class::Async, charged, size as u64)?;
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
-            self.failed(Class::Async, Some(charged), size as u64, DriverError::OUT_OF_MEMORY);
-            return Err(DriverError::OUT_OF_MEMORY);
+            let problem = DriverError::OUT_OF_MEMORY;
+            self.failed(Class::Async, Some(charged), size as u64, problem, None);
+            return Err(problem);
         };
         let known = &self.engine.stream_ordered;
         let learning = Learning::about_pools(is_explicit);

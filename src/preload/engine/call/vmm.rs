@@ -155,10 +155,10 @@ impl Call {
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
         let location = Location { device, context: 0 };
-        self.obtain(Class::Vmm, Some(location), (size, size), ask, || {
+        self.obtain_direct(Class::Vmm, Some(location), size, ask, || {
             let handle = handle();
             lock(&self.engine.physical).referenced(handle);
-            (Key::Physical(handle), booking::entry(Class::Vmm, location, size, size))
+            Key::Physical(handle)
         })
     }
 
@@ -168,8 +168,8 @@ impl Call {
         (os_handle, kind): (*mut c_void, u32),
         ask: impl Fn() -> CudaResult,
     ) -> CudaResult {
-        let location = Location::current().unwrap_or(Location::HOST).without_context();
-        ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem))?;
+        let location = Location::of_device_here();
+        ask().inspect_err(|&problem| self.failed(Class::Imported, Some(location), 0, problem, None))?;
         let handle = handle();
         lock(&self.engine.physical).referenced(handle);
         if kind == POSIX_FILE_DESCRIPTOR {
@@ -268,13 +268,5 @@ impl Call {
         let record = Event::Unmap { address, size }.encode(self.api(), Location::device_here());
         self.engine.state.records.write(record);
         Ok(())
-    }
-
-    pub fn reserve_range(&self, address: impl FnOnce() -> u64, size: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
-        let location = Location::current().unwrap_or(Location::HOST).without_context();
-        self.obtain(Class::AddressRange, Some(location), (size, size), ask, || {
-            let entry = booking::entry(Class::AddressRange, location, size, size);
-            (Key::Range(address()), entry)
-        })
     }
 }

@@ -22,7 +22,7 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
         Unchanged::BadValue(_) => libc::EINVAL,
     })?;
     let engine = engine.ok_or(libc::ENODATA)?;
-    let stacks = || engine.state.records.stacks().ok_or(libc::ENODATA);
+    let stacks = || engine.state.records.stacks.as_ref().ok_or(libc::ENODATA);
     match change {
         Change::Stacks(kinds) => stacks()?.record(kinds),
         Change::StackDepth(depth) => stacks()?.record_to_depth(depth),
@@ -40,7 +40,7 @@ pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
     if !journal::copy::may_be_named(path) {
         return Err(libc::EINVAL);
     }
-    let journal = engine.state.records.journal().ok_or(libc::ENODATA)?;
+    let journal = engine.state.records.journal.as_ref().ok_or(libc::ENODATA)?;
     if journal.dump_would_replace(path).unwrap_or(false) {
         return Err(libc::EBUSY);
     }
@@ -72,7 +72,7 @@ impl Engine {
                 }
                 _ => refused(libc::ENODEV, "the job has no such device"),
             },
-            ("journal", None, ..) => match self.state.records.journal() {
+            ("journal", None, ..) => match &self.state.records.journal {
                 Some(journal) => format!(
                     "{{\"ok\":true,\"journal\":{},\"now_ns\":{}}}\n",
                     quoted(&journal.path().to_string_lossy()),
@@ -111,7 +111,7 @@ impl Engine {
             },
         );
         let mut first = true;
-        for name in self.stat_names() {
+        for name in names::stat_names(Some(self)) {
             let Ok(value) = names::stat(Some(self), &name) else {
                 continue;
             };

@@ -153,7 +153,7 @@ impl Engine {
         for device in HOST_DEVICE..MAX_DEVICES as i16 {
             for &class in Class::ALL {
                 let one = self.state.ledger.readings(device, Some(class));
-                if one.live.peak == 0 && one.reserved.peak == 0 && one.failures == 0 {
+                if !one.was_used() {
                     continue;
                 }
                 let comma = if std::mem::take(&mut first) { "" } else { "," };

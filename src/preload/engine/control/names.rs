@@ -151,30 +151,28 @@ impl Engine {
             Figure::Limit(read) => Ok(read(&self.limit(i32::from(device)).unwrap_or_default())),
         }
     }
-
-    /// The names of all figures of the devices that the job has used, of the host, and of each class that was used there.
-    pub fn stat_names(&'static self) -> Vec<String> {
-        let mut names: Vec<String> = OF_PROCESS.iter().map(|&name| name.to_owned()).collect();
-        for device in std::iter::once(HOST_DEVICE).chain(self.state.measurements.used_devices()) {
-            let of_device = match device {
-                HOST_DEVICE => "host".to_owned(),
-                number => format!("device.{number}"),
-            };
-            let used = Class::ALL.iter().filter(|&&class| {
-                let one = self.state.ledger.readings(device, Some(class));
-                one.live.peak > 0 || one.reserved.peak > 0 || one.failures > 0
-            });
-            let of_classes = used.map(|class| format!("{of_device}.class.{}", class.name()));
-            for beginning in std::iter::once(of_device.clone()).chain(of_classes) {
-                let full = FIGURES.iter().map(|(figure, _)| format!("{beginning}.{figure}"));
-                names.extend(full.filter(|name| parse(name).is_some()));
-            }
-        }
-        names
-    }
 }
 
-/// The names before the engine starts.
-pub fn first_names() -> Vec<String> {
-    OF_PROCESS.iter().map(|&name| name.to_owned()).collect()
+/// The names of all figures of the devices that the job has used, of the host, and of each class that was used there. Before
+/// the engine starts, those of the process.
+pub fn stat_names(engine: Option<&'static Engine>) -> Vec<String> {
+    let mut names: Vec<String> = OF_PROCESS.iter().map(|&name| name.to_owned()).collect();
+    let Some(state) = engine.map(|engine| engine.state) else {
+        return names;
+    };
+    for device in std::iter::once(HOST_DEVICE).chain(state.measurements.used_devices()) {
+        let of_device = match device {
+            HOST_DEVICE => "host".to_owned(),
+            number => format!("device.{number}"),
+        };
+        let used = Class::ALL
+            .iter()
+            .filter(|&&class| state.ledger.readings(device, Some(class)).was_used());
+        let of_classes = used.map(|class| format!("{of_device}.class.{}", class.name()));
+        for beginning in std::iter::once(of_device.clone()).chain(of_classes) {
+            let full = FIGURES.iter().map(|(figure, _)| format!("{beginning}.{figure}"));
+            names.extend(full.filter(|name| parse(name).is_some()));
+        }
+    }
+    names
 }

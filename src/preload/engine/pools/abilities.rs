@@ -17,7 +17,8 @@ use policy::needs::{FallBack, Instead};
 use policy::{Policy, Settings, Strategy};
 
 pub struct Abilities {
-    strategy: Strategy,
+    /// The job's.
+    pub strategy: Strategy,
     settings: Settings,
     /// The folder of stored answers; `None` if they are not to be read.
     verdicts: Option<PathBuf>,
@@ -33,12 +34,6 @@ impl Abilities {
             verdicts,
             decided: Mutex::default(),
         }
-    }
-
-    /// Whether the job's strategy has a policy.
-    #[inline]
-    pub fn wants_pools(&self) -> bool {
-        self.strategy != Strategy::Passthrough
     }
 
     /// A policy for a pool on this device; `None` if requests pass through.
@@ -79,7 +74,7 @@ impl Abilities {
             let why = format!(
                 "{} stands before the library, takes the job's requests, and would not count what is reserved; name \
                  libvramshim.so before it in LD_PRELOAD",
-                front.path()
+                front.path
             );
             return Some((Instead::Passthrough, why));
         }

@@ -45,7 +45,7 @@ impl Pool {
     pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let _uncancelled = Uncancelled::begin();
         let root = self.root();
-        let growth = Growth::in_pool(root);
+        let growth = Growth { pool: root };
         if self.parent.is_none() {
             return work(&growth);
         }

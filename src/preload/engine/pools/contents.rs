@@ -12,6 +12,12 @@ pub struct Range {
     pub blocks: Vec<Block>,
 }
 
+impl Range {
+    pub fn new(address: u64, size: u64, blocks: Vec<Block>) -> Range {
+        Range { address, size, blocks }
+    }
+}
+
 impl Pools {
     /// The memory of a device's pools, each byte once. Segments side by side are one range. The memory of a block in a
     /// stitch is where the block is, so it is left out of the range at its home.
@@ -75,11 +81,7 @@ fn joined(segments: &[(u64, u64)], blocks: Vec<Block>) -> Vec<Range> {
     for &(address, size) in segments {
         match ranges.last_mut() {
             Some(last) if last.address + last.size == address => last.size += size,
-            _ => ranges.push(Range {
-                address,
-                size,
-                blocks: Vec::new(),
-            }),
+            _ => ranges.push(Range::new(address, size, Vec::new())),
         }
     }
     let mut elsewhere = Vec::new();
@@ -88,11 +90,7 @@ fn joined(segments: &[(u64, u64)], blocks: Vec<Block>) -> Vec<Range> {
         let range = after.checked_sub(1).and_then(|index| ranges.get_mut(index));
         match range.filter(|range| block.address - range.address < range.size) {
             Some(range) => range.blocks.push(block),
-            None => elsewhere.push(Range {
-                address: block.address,
-                size: block.allocated,
-                blocks: vec![block],
-            }),
+            None => elsewhere.push(Range::new(block.address, block.allocated, vec![block])),
         }
     }
     ranges.extend(elsewhere);

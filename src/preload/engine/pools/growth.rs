@@ -6,6 +6,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use cudarc::driver::sys::CUdevice_attribute;
 use once_cell::race::OnceBool;
 
 use super::pool::Pool;
@@ -21,12 +22,10 @@ use journal::format::Event;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
-/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
-const VIRTUAL_MEMORY: u32 = 102;
-/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
-const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
-/// `CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK`
-const DECOMPRESSES: u32 = 136;
+const VIRTUAL_MEMORY: u32 = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as u32;
+const RDMA_OF_VIRTUAL_MEMORY: u32 =
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED as u32;
+const DECOMPRESSES: u32 = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK as u32;
 /// `CU_MEM_CREATE_USAGE_HW_DECOMPRESS`. Memory of `cuMemAlloc` can be used so without it (cuda.h 13.0:12652).
 const DECOMPRESSION: u16 = 2;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
@@ -39,14 +38,10 @@ pub(super) const OTHER_CONTEXT: u64 = 1;
 
 pub struct Growth {
     /// The pool of a whole context.
-    pub(super) pool: &'static Pool,
+    pub pool: &'static Pool,
 }
 
 impl Growth {
-    pub fn in_pool(root: &'static Pool) -> Growth {
-        Growth { pool: root }
-    }
-
     /// A segment or mapped memory belongs to the pool from now on. If `again`, the pool has the memory at other addresses
     /// already, so it counts nothing.
     pub fn gained(&self, address: u64, size: u64, again: bool) {

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, Once, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,9 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Lets the driver's pools of a device give back what they hold free. Returns bytes.
 pub type TrimPools = fn(i16) -> u64;
 
+#[derive(Default)]
 pub(super) struct Keeper {
-    started: Once,
+    started: OnceLock<()>,
     /// Whether there is a pool. Without one the thread makes no call of the next layer.
     has_pools: AtomicBool,
     /// The devices on which the job uses pools of the driver, and how those are trimmed.
@@ -58,18 +59,6 @@ pub(super) struct Keeper {
 
 /// Work that the keeper does besides. The result is how long it may sleep then.
 pub type Guest = Box<dyn FnMut() -> Duration + Send>;
-
-impl Keeper {
-    pub(super) fn new() -> Keeper {
-        Keeper {
-            started: Once::new(),
-            has_pools: AtomicBool::new(false),
-            driver_pools: Mutex::default(),
-            pools_began: AtomicU32::new(0),
-            guest: OnceLock::new(),
-        }
-    }
-}
 
 /// What idle release knows of a device.
 #[derive(Clone, Copy)]
@@ -84,8 +73,8 @@ struct Idle {
 impl Pools {
     /// Starts the keeper, if there is none yet. `why` is told if that fails.
     pub fn start_keeper(&'static self, why: &str) {
-        self.keeper.started.call_once(|| {
-            if let Some(journal) = self.state.records.journal() {
+        self.keeper.started.get_or_init(|| {
+            if let Some(journal) = &self.state.records.journal {
                 journal.alive();
             }
             let builder = std::thread::Builder::new().name("vramshim-keeper".to_owned());
@@ -168,11 +157,11 @@ impl Pools {
         let (mut watches, mut host) = (Watches::default(), HostWatch::default());
         let mut is_relaxed = false;
         let mut job = thread::Job::new();
-        if self.state.host.asks_heap() {
+        if self.state.host.asks_heap {
             start_heap(self.state);
         }
         while !job.has_ended() {
-            if let Some(journal) = self.state.records.journal() {
+            if let Some(journal) = &self.state.records.journal {
                 journal.touch_pages();
                 journal.alive();
             }
@@ -205,7 +194,7 @@ impl Pools {
             }
             let seats: Vec<Listener> = listeners.values().copied().collect();
             let pools_began = &self.keeper.pools_began;
-            if let Some(journal) = self.state.records.journal() {
+            if let Some(journal) = &self.state.records.journal {
                 journal.serve_writers(reclaim::word(&seats, pools_began));
             }
             reclaim::wait(&seats, (pools_began, began), longest);

@@ -43,6 +43,7 @@ use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::next;
 use base::sync::lock;
+use policy::Strategy;
 
 pub struct Pools {
     state: &'static State,
@@ -81,7 +82,7 @@ impl Pools {
             registry: Box::leak(Box::default()),
             abilities,
             idle_release_ns: AtomicU64::new(as_ns(idle_release)),
-            keeper: Keeper::new(),
+            keeper: Keeper::default(),
             closing: Mutex::default(),
         }
     }
@@ -108,7 +109,7 @@ impl Pools {
     /// context.
     #[inline]
     pub fn of_this_thread(&'static self) -> Option<&'static Pool> {
-        if !self.abilities.wants_pools() {
+        if self.abilities.strategy == Strategy::Passthrough {
             return None;
         }
         let context = next::current_context().ok().filter(|context| !context.is_null())? as u64;
@@ -166,12 +167,7 @@ impl Pools {
         contexts.values().copied().filter(|pool| chosen(pool)).collect()
     }
 
-    /// Whether requests for memory of this device are served by a pool.
-    pub fn has_any(&self, device: i16) -> bool {
-        !self.of_device(device).is_empty()
-    }
-
-    fn of_device(&self, device: i16) -> Vec<&'static Pool> {
+    pub fn of_device(&self, device: i16) -> Vec<&'static Pool> {
         self.select(|pool| pool.location.device == device)
     }
 }

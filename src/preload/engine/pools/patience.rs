@@ -153,7 +153,7 @@ impl Growth {
 impl Pool {
     /// Waits at most `FOR_OTHERS` for the work that may use memory of the pool's context. No lock may be held.
     pub(super) fn wait_for_others(&'static self) -> Ended {
-        let growth = Growth::in_pool(self.root());
+        let growth = Growth { pool: self.root() };
         let Ok(Some(events)) = growth.record_contexts() else {
             return Ended::Nothing;
         };
@@ -171,7 +171,7 @@ impl Pool {
     /// events of contexts, which CUDA has from 12.5 on, is waited for without bound.
     pub(super) fn wait_briefly(&'static self) -> Ended {
         let root = self.root();
-        let growth = Growth::in_pool(root);
+        let growth = Growth { pool: root };
         let (stuck, waits) = {
             let mut stuck = lock(&root.stuck);
             (std::mem::take(&mut stuck.events), stuck.waits)

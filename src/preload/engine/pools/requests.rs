@@ -160,13 +160,13 @@ impl Pool {
 
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
-        let available = Growth::in_pool(self).available();
+        let available = Growth { pool: self }.available();
         available.is_ok_and(|available| size <= available.total)
     }
 
     /// See `Growth::wait_for_users`.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        Growth::in_pool(self.root()).wait_for_users()
+        Growth { pool: self.root() }.wait_for_users()
     }
 }
 
@@ -309,7 +309,7 @@ impl Pools {
             let allow = || {
                 let _growing = pool.growing()?;
                 let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
-                Growth::in_pool(pool).grant_access(mapped)
+                Growth { pool }.grant_access(mapped)
             };
             let allow_again = |_| {
                 // What another thread was giving back was mapped no more, and is gone now.

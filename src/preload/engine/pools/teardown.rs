@@ -94,7 +94,7 @@ impl Pools {
             self.registry.take_back(address, size);
         }
         let segments = self.registry.segments_of(pool);
-        let growth = Growth::in_pool(pool);
+        let growth = Growth { pool };
         for &(address, size, again) in &segments {
             growth.lost(address, size, again, true);
         }
@@ -115,7 +115,7 @@ impl Pools {
             slabs,
         } = detached;
         let device = pool.location.device;
-        let growth = Growth::in_pool(pool);
+        let growth = Growth { pool };
         for (address, size, again) in segments {
             growth.gained(address, size, again);
         }

@@ -59,18 +59,6 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    #[cfg(test)]
-    pub fn of_bytes(class: Class, device: i16, bytes: u64) -> Allocation {
-        Allocation {
-            class,
-            device,
-            context: 1,
-            requested: bytes,
-            allocated: bytes,
-            takes_nothing: false,
-        }
-    }
-
     /// Bytes that this allocation took from the next layer.
     pub fn reserved(&self) -> u64 {
         if self.takes_nothing { 0 } else { self.allocated }

@@ -50,18 +50,23 @@ pub fn wait_for(event: u64) -> CudaResult {
     relaxed(|| check(unsafe { next::cuEventSynchronize(event as CUevent) }))
 }
 
-/// Whether a context has no work now. Waits for nothing.
-pub fn is_idle(captures: &Captures, context: u64) -> bool {
-    let Ok(event) = relaxed(|| next::in_context(context, new_event)) else {
-        return false;
-    };
-    let is_done = record(captures, context, event) == Ok(true) && {
-        // SAFETY: the event is live.
-        relaxed(|| check(unsafe { next::cuEventQuery(event as CUevent) })).is_ok()
+/// What `ask` says of a new event of all work that a context has now; false if none is recorded.
+fn ask_event(captures: &Captures, context: u64, ask: impl FnOnce(u64) -> CudaResult) -> CudaResult<bool> {
+    let event = relaxed(|| next::in_context(context, new_event))?;
+    let answer = match record(captures, context, event) {
+        Ok(true) => ask(event).map(|()| true),
+        result => result,
     };
     // SAFETY: the event is live, and is used no more.
     unsafe { next::cuEventDestroy_v2(event as CUevent) };
-    is_done
+    answer
+}
+
+/// Whether a context has no work now. Waits for nothing.
+pub fn is_idle(captures: &Captures, context: u64) -> bool {
+    // SAFETY: the event is live.
+    let query = |event| relaxed(|| check(unsafe { next::cuEventQuery(event as CUevent) }));
+    ask_event(captures, context, query) == Ok(true)
 }
 
 /// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a thread that captures
@@ -70,17 +75,7 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
     if !next::has_context_events() {
         return synchronise(captures, context);
     }
-    let waited = relaxed(|| next::in_context(context, new_event)).and_then(|event| {
-        let recorded = record(captures, context, event);
-        let waited = match recorded {
-            Ok(true) => wait_for(event).map(|()| true),
-            result => result,
-        };
-        // SAFETY: the event is live, and is used no more.
-        unsafe { next::cuEventDestroy_v2(event as CUevent) };
-        waited
-    });
-    match waited {
+    match ask_event(captures, context, wait_for) {
         // While another thread captures, no event is recorded.
         Ok(false) => synchronise(captures, context),
         // An event that could not be made, recorded or waited for says nothing about the work.

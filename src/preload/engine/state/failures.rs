@@ -73,11 +73,7 @@ pub struct Failures {
 
 impl Failures {
     /// Counts a failed request on a device of which `live` bytes are live. `None` if this failure is not to be told.
-    pub fn count(&self, device: i16, asked: Asked, live: u64) -> Option<Due> {
-        self.count_at(now_ms(), device, asked, live)
-    }
-
-    fn count_at(&self, now_ms: u64, device: i16, asked: Asked, live: u64) -> Option<Due> {
+    pub fn count(&self, now_ms: u64, device: i16, asked: Asked, live: u64) -> Option<Due> {
         let mut device = lock(self.devices.of_device(device)?);
         let device = &mut *device;
         let silent = now_ms.saturating_sub(device.told_ms) >= SILENCE_MS;
@@ -138,7 +134,7 @@ mod tests {
     #[test]
     fn few_of_many_failures_are_told() {
         let failures = Failures::default();
-        let count = |device, bytes| failures.count_at(1, device, asked(bytes), 0);
+        let count = |device, bytes| failures.count(1, device, asked(bytes), 0);
         let told: Vec<u64> = (0..20).filter_map(|bytes| Some(count(0, bytes)?.count)).collect();
         assert_eq!(told, [1, 2, 4, 8, 16]);
         let first = Due { count: 1, tries: 1 };
@@ -149,7 +145,7 @@ mod tests {
     fn a_repetition_is_no_failure_of_its_own_and_is_told_once() {
         let failures = Failures::default();
         let count = |now_ms, bytes, live| {
-            let due = failures.count_at(now_ms, 0, asked(bytes), live);
+            let due = failures.count(now_ms, 0, asked(bytes), live);
             due.map(|due| (due.count, due.tries))
         };
         assert_eq!(count(1, 10, 50), Some((1, 1)));

@@ -24,7 +24,8 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// What the allocator last said.
 pub struct Host {
-    asks_heap: bool,
+    /// The user wants the allocator to be asked.
+    pub asks_heap: bool,
     heap: Mutex<Option<(Instant, Heap)>>,
 }
 
@@ -33,16 +34,11 @@ pub struct Host {
 pub struct HostWatch(Option<(Instant, HostMemory)>);
 
 impl Host {
-    /// `asks_heap`: the user wants the allocator to be asked.
     pub fn new(asks_heap: bool) -> Host {
         Host {
             asks_heap,
             heap: Mutex::default(),
         }
-    }
-
-    pub fn asks_heap(&self) -> bool {
-        self.asks_heap
     }
 
     pub fn set_heap(&self, heap: Heap) {
@@ -109,7 +105,7 @@ impl State {
 
     /// The same at the end of the process, which may come in a signal handler: waits for no lock.
     pub fn note_host_memory_last(&self) {
-        if let (Some(record), Some(journal)) = (self.host_record(), self.records.journal()) {
+        if let (Some(record), Some(journal)) = (self.host_record(), &self.records.journal) {
             journal.write_last(record);
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::allocation::{Allocation, Key};
 use super::book::{Book, Expected};
 use super::frees_in_flight::{Begun, FreesInFlight, Places};
-use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals};
+use super::totals::{DeviceTotals, Readings, Sum, Totals};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::sync::BriefMutex;
@@ -69,18 +69,7 @@ impl Ledger {
     /// Totals of a device; those of the host for `HOST_DEVICE` and for a number past the last device.
     #[inline]
     pub fn device(&self, device: i16) -> &DeviceTotals {
-        let last = self.devices.len() - 1;
-        let index = if device == HOST_DEVICE {
-            last
-        } else {
-            usize::try_from(device).unwrap_or(last).min(last)
-        };
-        &self.devices[index]
-    }
-
-    /// The history of a device's reserved linear memory.
-    pub fn linear(&self, device: i16) -> &Reserved {
-        &self.device(device).linear
+        &self.devices[(device as usize).min(MAX_DEVICES)]
     }
 
     /// Changes the totals of a class and, if the class is memory of the device, those of the device.
@@ -111,7 +100,7 @@ impl Ledger {
     pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
         let mut live = self.live.lock();
         if allocation.class == Class::Linear {
-            self.linear(allocation.device).obtained(allocation.reserved());
+            self.device(allocation.device).linear.obtained(allocation.reserved());
         }
         self.change_locked(allocation.device, allocation.class, |totals, pooled| {
             totals.add(&allocation, pooled)
@@ -161,7 +150,7 @@ impl Ledger {
     /// An allocation is gone; the ledger's lock is held.
     fn gone(&self, allocation: &Allocation) {
         if allocation.class == Class::Linear {
-            self.linear(allocation.device).returned(allocation.reserved());
+            self.device(allocation.device).linear.returned(allocation.reserved());
         }
         self.change_locked(allocation.device, allocation.class, |totals, _| {
             totals.subtract(allocation)
@@ -184,7 +173,7 @@ impl Ledger {
     /// A policy obtained a segment of `bytes` from the next layer, or gave one back.
     pub fn segment_changes(&self, device: i16, bytes: u64, is_obtained: bool) {
         let _live = self.live.lock();
-        let linear = self.linear(device);
+        let linear = &self.device(device).linear;
         // `change_locked` calls its closure for the class and for the device, and the history counts a segment once.
         if is_obtained {
             linear.obtained(bytes);
@@ -223,8 +212,17 @@ mod tests {
     #[test]
     fn a_name_given_out_again_replaces_the_stale_entry() {
         let ledger = Ledger::default();
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 100));
-        ledger.insert(Key::Address(0x1000), Allocation::of_bytes(Class::Linear, 0, 30));
+        for bytes in [100, 30] {
+            let allocation = Allocation {
+                class: Class::Linear,
+                device: 0,
+                context: 1,
+                requested: bytes,
+                allocated: bytes,
+                takes_nothing: false,
+            };
+            ledger.insert(Key::Address(0x1000), allocation);
+        }
         assert_eq!(ledger.readings(0, None).requested.current, 30);
     }
     #[test]

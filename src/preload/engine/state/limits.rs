@@ -72,16 +72,12 @@ pub fn uuid(ordinal: i16) -> Option<[u8; 16]> {
 }
 
 pub struct Limits {
-    quota: &'static Quota,
+    pub quota: &'static Quota,
 }
 
 impl Limits {
     pub fn new(quota: &'static Quota) -> Limits {
         Limits { quota }
-    }
-
-    pub fn are_in_force(&self) -> bool {
-        self.quota.is_in_force()
     }
 
     /// The quota of a device; `None` if it has neither a limit nor a shared account.

@@ -40,6 +40,14 @@ impl Location {
         Location::current().unwrap_or(Location::HOST).device
     }
 
+    /// That device, for memory that outlives the context.
+    pub fn of_device_here() -> Location {
+        Location {
+            device: Location::device_here(),
+            context: 0,
+        }
+    }
+
     /// The device whose memory a `CUmemLocation` names (cuda.h 13.5:4417), or `HOST_DEVICE`. What it is used for (the usage
     /// flags) does not matter. Memory of a type that is not known counts for the calling thread's device.
     ///
@@ -55,10 +63,5 @@ impl Location {
             0 | 2..=4 => HOST_DEVICE,
             _ => Location::device_here(),
         }
-    }
-
-    /// This device, for memory that outlives the context.
-    pub fn without_context(self) -> Location {
-        Location { context: 0, ..self }
     }
 }

@@ -39,7 +39,7 @@ struct OfDevice {
 
 /// Milliseconds of a monotonic clock, more than 0. A growing job asks for this at every request, so this clock is the
 /// coarse one: it is cheap to read and some milliseconds late.
-pub(super) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };

@@ -98,7 +98,7 @@ impl State {
 
     /// Bytes of linear memory of a device that were obtained from the next layer.
     pub fn linear_reserved(&self, device: i16) -> u64 {
-        self.ledger.linear(device).read().bytes.current
+        self.ledger.device(device).linear.read()[0].current
     }
 
     /// What the next layer shows of a device, as `given` has it; 0 if the device is not the current one.

@@ -90,8 +90,9 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
 
 /// Writes records into the journal, if there is one.
 pub struct Recorder {
-    journal: Option<Journal>,
-    stacks: Option<Stacks>,
+    pub journal: Option<Journal>,
+    /// The stacks that are recorded, if there is a journal.
+    pub stacks: Option<Stacks>,
     /// Which stacks asked for memory; `None` if `new` was told not to keep them.
     askers: Option<Askers>,
 }
@@ -246,15 +247,6 @@ impl Recorder {
     /// The number of records that could not be written.
     pub fn lost(&self) -> u64 {
         self.journal.as_ref().map_or(0, Journal::lost)
-    }
-
-    pub fn journal(&self) -> Option<&Journal> {
-        self.journal.as_ref()
-    }
-
-    /// The stacks that are recorded, if there is a journal.
-    pub fn stacks(&self) -> Option<&Stacks> {
-        self.stacks.as_ref()
     }
 
     pub fn path(&self) -> Option<&Path> {

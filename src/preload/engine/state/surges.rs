@@ -33,7 +33,8 @@ const TOLD: usize = 3;
 
 /// What the job's threads and the keeper share.
 pub struct Surges {
-    setting: Option<Surge>,
+    /// `None` if nothing is watched.
+    pub setting: Option<Surge>,
     /// The memory of each device; 0 as long as it is not known.
     totals: PerDevice<AtomicU64>,
     /// How many surges there were.
@@ -47,10 +48,6 @@ impl Surges {
             totals: PerDevice::default(),
             counts: PerDevice::default(),
         }
-    }
-
-    pub fn is_watched(&self) -> bool {
-        self.setting.is_some()
     }
 
     /// The job uses this device, which has `total` bytes.
@@ -235,7 +232,7 @@ impl Askers {
     }
 
     fn slots(&self, device: i16) -> &[AtomicU64; SLOTS] {
-        &self.0[usize::try_from(device).map_or(MAX_DEVICES, |device| device.min(MAX_DEVICES))]
+        &self.0[(device as usize).min(MAX_DEVICES)]
     }
 
     /// The stack asked for memory of this device, or of the host.
@@ -349,8 +346,6 @@ mod tests {
         assert_eq!(watch.responsible(late, late), [(2, 30), (4, 5), (5, 1)]);
         assert_eq!(watch.responsible(start, late), [(2, 30), (4, 5), (5, 1)]);
     }
-
-    use base::cuda::HOST_DEVICE;
 
     #[test]
     fn bytes_of_a_stack_add_up_by_device() {

@@ -29,12 +29,7 @@ impl Gauge {
     pub fn add(&self, bytes: u64, pooled: u64) {
         let now = self.current.load(Relaxed).wrapping_add(bytes);
         self.current.store(now, Relaxed);
-        self.raise_peak(now.wrapping_add(pooled));
-    }
-
-    #[inline]
-    fn raise_peak(&self, now: u64) {
-        raise(&self.peak, now);
+        raise(&self.peak, now.wrapping_add(pooled));
     }
 
     pub fn subtract(&self, bytes: u64) {
@@ -51,7 +46,7 @@ impl Gauge {
     /// The number and its peak; `pooled` is what the pools hold besides.
     fn read(&self, pooled: u64) -> Reading {
         let current = self.current.load(Relaxed).wrapping_add(pooled);
-        self.raise_peak(current);
+        raise(&self.peak, current);
         let peak = self.peak.load(Relaxed);
         Reading { current, peak }
     }
@@ -72,6 +67,13 @@ pub struct Readings {
     pub reserved: Reading,
     pub live: Reading,
     pub failures: u64,
+}
+
+impl Readings {
+    /// Whether memory was ever asked for.
+    pub fn was_used(&self) -> bool {
+        self.live.peak > 0 || self.reserved.peak > 0 || self.failures > 0
+    }
 }
 
 /// The sum of the live blocks of one pool. It changes under the pool's lock and is read without it. It has cache lines of
@@ -184,7 +186,7 @@ impl Totals {
     /// The pools now hold this much, which may be a peak.
     #[inline]
     fn raise_peaks(&self, pooled: &Sum) {
-        let raise = |gauge: &Gauge, pooled: u64| gauge.raise_peak(gauge.current.load(Relaxed).wrapping_add(pooled));
+        let raise = |gauge: &Gauge, pooled: u64| raise(&gauge.peak, gauge.current.load(Relaxed).wrapping_add(pooled));
         raise(&self.requested, pooled.requested);
         raise(&self.allocated, pooled.allocated);
         raise(&self.live, pooled.live);
@@ -201,53 +203,30 @@ impl Totals {
     }
 }
 
-/// The linear memory that was obtained from the next layer and given back, with what became of it.
+/// The linear memory that was obtained from the next layer and given back, with what became of it: bytes, and pieces, which are
+/// segments of policies and allocations that the next layer served.
 #[derive(Default)]
-pub struct Reserved {
-    bytes: Counter,
-    /// Pieces: segments of policies, and allocations that the next layer served.
-    segments: Counter,
-}
-
-/// What `Reserved` says.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ReservedHistory {
-    pub bytes: History,
-    pub segments: History,
-}
+pub struct Reserved(pub [Counter; 2]);
 
 impl Reserved {
     /// The ledger's lock is held.
     pub fn obtained(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.add(bytes);
-            self.segments.add(1);
+            self.0[0].add(bytes);
+            self.0[1].add(1);
         }
     }
 
     /// The ledger's lock is held.
     pub fn returned(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.subtract(bytes);
-            self.segments.subtract(1);
+            self.0[0].subtract(bytes);
+            self.0[1].subtract(1);
         }
     }
 
-    pub fn read(&self) -> ReservedHistory {
-        ReservedHistory {
-            bytes: self.bytes.read(),
-            segments: self.segments.read(),
-        }
-    }
-
-    pub fn reset_peaks(&self) {
-        self.bytes.reset_peak();
-        self.segments.reset_peak();
-    }
-
-    pub fn reset_sums(&self) {
-        self.bytes.reset_sums();
-        self.segments.reset_sums();
+    pub fn read(&self) -> [History; 2] {
+        self.0.each_ref().map(Counter::read)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 
 use libc::dl_phdr_info;
 
 use super::object::Object;
-use super::start;
+use super::{once, start};
 
 type Visit = unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int;
 type Iterate = unsafe extern "C" fn(Option<Visit>, *mut c_void) -> c_int;
@@ -18,12 +18,8 @@ type Iterate = unsafe extern "C" fn(Option<Visit>, *mut c_void) -> c_int;
 /// first call. That question comes to our `dlsym`, which needs the list to answer, and so on without end.
 fn iterate() -> Iterate {
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let mut function = FUNCTION.load(Ordering::Acquire);
-    if function.is_null() {
-        let own = start::c_library_function(c"dl_iterate_phdr");
-        function = own.unwrap_or(libc::dl_iterate_phdr as *mut c_void);
-        FUNCTION.store(function, Ordering::Release);
-    }
+    let own = || start::c_library_function(c"dl_iterate_phdr");
+    let function = once(&FUNCTION, || own().unwrap_or(libc::dl_iterate_phdr as *mut c_void));
     // SAFETY: the function of this name has this signature.
     unsafe { mem::transmute::<*mut c_void, Iterate>(function) }
 }

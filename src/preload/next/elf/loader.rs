@@ -1,11 +1,12 @@
 //! Finds the object that holds an address without a lock, by `_dl_find_object` of glibc 2.35 and later.
 
 use super::object::{Object, Position, our_address};
+use super::once;
 use super::start::{self, LinkMap};
 use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::AtomicPtr;
 
 /// `struct dl_find_object`
 #[repr(C)]
@@ -22,11 +23,8 @@ type FindObject = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
 fn find_object() -> Option<FindObject> {
     const ABSENT: *mut c_void = usize::MAX as *mut c_void;
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let mut function = FUNCTION.load(Ordering::Acquire);
-    if function.is_null() {
-        function = start::c_library_function(c"_dl_find_object").unwrap_or(ABSENT);
-        FUNCTION.store(function, Ordering::Release);
-    }
+    let find = || start::c_library_function(c"_dl_find_object").unwrap_or(ABSENT);
+    let function = once(&FUNCTION, find);
     // SAFETY: the function of this name has this signature.
     (function != ABSENT).then(|| unsafe { mem::transmute::<*mut c_void, FindObject>(function) })
 }

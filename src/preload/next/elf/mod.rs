@@ -13,6 +13,7 @@ mod object;
 mod start;
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub use list::{find, generation};
 pub use loader::stamp;
@@ -26,6 +27,17 @@ pub fn object_of(address: *const c_void) -> Option<Object> {
         return find(|object| object.holds(address as usize).then_some(*object));
     };
     found.filter(|object| object.holds(address as usize))
+}
+
+/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value, and a
+/// forked child waits for no thread of its parent.
+pub fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let mut value = cell.load(Ordering::Acquire);
+    if value.is_null() {
+        value = find();
+        cell.store(value, Ordering::Release);
+    }
+    value
 }
 
 #[cfg(test)]

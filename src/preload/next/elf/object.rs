@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
+use base::notes::build_id;
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
 const DT_NULL: i64 = 0;
@@ -40,11 +41,12 @@ pub enum Position {
 /// stack.
 #[derive(Clone, Copy)]
 pub struct Object {
-    pub(super) base: usize,
+    /// The difference between addresses in memory and those in the object's file.
+    pub base: usize,
     headers: *const Elf64_Phdr,
     pub(super) count: usize,
     pub(super) name: *const c_char,
-    position: Position,
+    pub position: Position,
 }
 
 /// A mapped segment from some address on.
@@ -158,10 +160,6 @@ impl Object {
         object
     }
 
-    pub fn position(&self) -> Position {
-        self.position
-    }
-
     pub fn is_ours(&self) -> bool {
         self.position == Position::Ours
     }
@@ -258,11 +256,6 @@ impl Object {
         (kind(&symbol) != STT_GNU_IFUNC && self.holds(address)).then_some(address as *mut c_void)
     }
 
-    /// The difference between addresses in memory and those in the object's file.
-    pub fn base(&self) -> usize {
-        self.base
-    }
-
     /// The segments of a type that are not loaded for themselves, each with the loaded segment that it lies in.
     fn parts(&self, segment_type: u32) -> impl Iterator<Item = (&Elf64_Phdr, Option<Tail>)> {
         let parts = self
@@ -286,34 +279,11 @@ impl Object {
         tail.bytes(tail.end - tail.start)
     }
 
-    /// The build id (a note of type 3 with the name `GNU`); empty if there is none.
+    /// Empty if there is none.
     pub fn build_id(&self) -> &[u8] {
-        const GNU_BUILD_ID: u32 = 3;
-        for (note, mut at) in self.parts(libc::PT_NOTE) {
-            let mut left = note.p_memsz as usize;
-            while let Some(tail) = at {
-                let (Some(name), Some(length), Some(kind)) =
-                    (tail.read::<u32>(0), tail.read::<u32>(1), tail.read::<u32>(2))
-                else {
-                    break;
-                };
-                let (name, length) = (name as usize, length as usize);
-                let size = 12 + name.next_multiple_of(4) + length.next_multiple_of(4);
-                if size > left {
-                    break;
-                }
-                let content = tail.skip(12 + name.next_multiple_of(4));
-                if kind == GNU_BUILD_ID
-                    && tail.skip(12).is_some_and(|tail| tail.is(c"GNU"))
-                    && let Some(id) = content.and_then(|content| content.bytes(length))
-                {
-                    return id;
-                }
-                left -= size;
-                at = tail.skip(size);
-            }
-        }
-        &[]
+        let notes = self.parts(libc::PT_NOTE);
+        let mut ids = notes.filter_map(|(notes, at)| build_id(at?.bytes(notes.p_memsz as usize)?));
+        ids.next().unwrap_or_default()
     }
 
     fn dynamic_strings(&self, tag: i64) -> impl Iterator<Item = &CStr> {

@@ -42,7 +42,7 @@ fn both_ways_to_find_an_object_agree() {
         let slow = find(|object| object.holds(address).then_some(*object));
         let quick = object_of(address as *const c_void);
         let facts = |object: Option<Object>| {
-            object.map(|object| (object.base, object.count, object.position(), object.span(), object.name))
+            object.map(|object| (object.base, object.count, object.position, object.span(), object.name))
         };
         assert_eq!(facts(slow), facts(quick));
     }

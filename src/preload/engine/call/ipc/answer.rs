@@ -1,7 +1,7 @@
 //! The answer of an exporter's service to a ticket, as the bytes of one message.
 
 use super::channel::MAX_DESCRIPTORS;
-use super::ticket::{self, word_at};
+use super::ticket::{self, put_words, word_at};
 use base::cuda::DriverError;
 
 pub const BYTES: usize = 96;
@@ -29,10 +29,10 @@ impl Handed {
 
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&i64::from(self.result).to_le_bytes());
-        for (size, at) in self.sizes.iter().zip(bytes[8..].chunks_exact_mut(8)) {
-            at.copy_from_slice(&size.to_le_bytes());
-        }
+        put_words(
+            &mut bytes,
+            [self.result as u64].into_iter().chain(self.sizes.iter().copied()),
+        );
         bytes
     }
 
@@ -48,20 +48,16 @@ impl Handed {
 
 impl Answer {
     pub fn encode(&self) -> [u8; BYTES] {
-        let (kind, code, words, handle) = match *self {
-            Answer::Refused(DriverError(code)) => (0u32, code, [0; 3], None),
-            Answer::Segment { handle, offset } => (1, 0, [offset, 0, 0], Some(handle)),
-            Answer::Handles { size, count, offset } => (2, 0, [offset, size, count], None),
-        };
         let mut bytes = [0; BYTES];
-        bytes[..4].copy_from_slice(&kind.to_le_bytes());
-        bytes[4..8].copy_from_slice(&code.to_le_bytes());
-        for (index, word) in words.into_iter().enumerate() {
-            bytes[8 + 8 * index..16 + 8 * index].copy_from_slice(&word.to_le_bytes());
-        }
-        if let Some(handle) = handle {
-            bytes[32..].copy_from_slice(&handle);
-        }
+        let words = match *self {
+            Answer::Refused(DriverError(code)) => [(code as u64) << 32, 0, 0, 0],
+            Answer::Segment { handle, offset } => {
+                bytes[32..].copy_from_slice(&handle);
+                [1, offset, 0, 0]
+            }
+            Answer::Handles { size, count, offset } => [2, offset, size, count],
+        };
+        put_words(&mut bytes, words);
         bytes
     }
 

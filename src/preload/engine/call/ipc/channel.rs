@@ -37,20 +37,14 @@ pub fn accept(listener: &Descriptor) -> io::Result<Channel> {
     sockets::accept(listener).map(Channel)
 }
 
-/// What has arrived.
-pub struct Arrived {
-    /// A peer waits at the listener.
-    pub peer: bool,
-    /// For each channel: a message, or the end of the peer. A channel whose descriptor the job closed counts, too.
-    pub messages: Vec<bool>,
-}
-
-/// Waits until a peer or a message arrives, at most for `longest`. Fails with EBADF if the job closed the listener.
+/// Waits until a peer or a message arrives, at most for `longest`. Returns whether a peer waits at the listener, and for each
+/// channel whether a message has arrived, or the end of the peer. A channel whose descriptor the job closed counts, too.
+/// Fails with EBADF if the job closed the listener.
 pub fn wait<'a>(
     listener: &Descriptor,
     channels: impl Iterator<Item = &'a Channel>,
     longest: Duration,
-) -> io::Result<Arrived> {
+) -> io::Result<(bool, Vec<bool>)> {
     let entry = |fd: RawFd| libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -61,13 +55,8 @@ pub fn wait<'a>(
     let longest = longest.as_millis() as libc::c_int;
     // SAFETY: the entries outlive the call, and their number is the one that it is told.
     uninterrupted(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, longest) as isize })?;
-    Ok(Arrived {
-        peer: entries[0].revents != 0,
-        messages: entries[1..]
-            .iter()
-            .map(|entry| entry.revents != 0 || entry.fd < 0)
-            .collect(),
-    })
+    let messages = entries[1..].iter().map(|entry| entry.revents != 0 || entry.fd < 0);
+    Ok((entries[0].revents != 0, messages.collect()))
 }
 
 /// Connects to a listener; no call on the channel waits longer than `longest_wait`.

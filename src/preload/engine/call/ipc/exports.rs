@@ -220,9 +220,9 @@ impl Exports {
             start_ticks: identity::start_ticks("self").unwrap_or(0),
             random: ticket::random().ok_or_else(no_random)?,
         };
-        start(service).map_err(|problem| Refusal {
-            error: DriverError::NOT_SUPPORTED,
-            why: format!("no thread or socket to answer other processes with: {problem}"),
+        start(service).map_err(|problem| {
+            let why = format!("no thread or socket to answer other processes with: {problem}");
+            Refusal::new(DriverError::NOT_SUPPORTED, why)
         })?;
         self.service_ended.store(false, Ordering::SeqCst);
         table.service = Some(service);
@@ -288,10 +288,10 @@ impl Table {
 }
 
 fn no_random() -> Refusal {
-    Refusal {
-        error: DriverError::NOT_SUPPORTED,
-        why: "the kernel has no random numbers to give (getrandom)".into(),
-    }
+    Refusal::new(
+        DriverError::NOT_SUPPORTED,
+        "the kernel has no random numbers to give (getrandom)",
+    )
 }
 
 fn segment_handle(context: u64, base: u64) -> Result<[u8; ticket::BYTES], Refusal> {

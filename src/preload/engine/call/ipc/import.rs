@@ -215,10 +215,8 @@ impl Imports {
     /// `peers` are the other devices that need access to memory of its device.
     pub fn open(&self, ticket: &Ticket, location: Location, peers: DeviceSet, flags: u32) -> Result<Import, Refusal> {
         if ticket.version != ticket::VERSION {
-            return Err(Refusal {
-                error: DriverError::INVALID_VALUE,
-                why: "it comes from another version of this library; run both processes under the same one".into(),
-            });
+            let why = "it comes from another version of this library; run both processes under the same one";
+            return Err(Refusal::new(DriverError::INVALID_VALUE, why));
         }
         if ticket.size == 0 {
             return Err(malformed("a block of 0 bytes"));
@@ -226,8 +224,8 @@ impl Imports {
         let (channel, answer) = ask(ticket)?;
         let (address, held) = match answer {
             Answer::Refused(error @ DriverError::INVALID_VALUE) => {
-                let why = "that block was freed there; keep it until every importer has closed it".to_owned();
-                return Err(Refusal { error, why });
+                let why = "that block was freed there; keep it until every importer has closed it";
+                return Err(Refusal::new(error, why));
             }
             Answer::Refused(error) => return Err(Refusal::by_driver(error, "the exporter cannot share it")),
             Answer::Segment { handle, offset } => {

@@ -28,10 +28,10 @@ pub fn unmap(base: u64, mapped: u64, size: u64) -> CudaResult {
 
 /// The exporter sent something that this library never sends.
 pub fn malformed(what: &str) -> Refusal {
-    Refusal {
-        error: DriverError::INVALID_HANDLE,
-        why: format!("the exporter's answer makes no sense: {what}"),
-    }
+    Refusal::new(
+        DriverError::INVALID_HANDLE,
+        format!("the exporter's answer makes no sense: {what}"),
+    )
 }
 
 fn unreachable(problem: io::Error) -> Refusal {
@@ -47,10 +47,7 @@ fn unreachable(problem: io::Error) -> Refusal {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the exporter does not answer".to_owned(),
         _ => format!("the exporter cannot be asked: {problem}"),
     };
-    Refusal {
-        error: DriverError::MAP_FAILED,
-        why,
-    }
+    Refusal::new(DriverError::MAP_FAILED, why)
 }
 
 /// After this long without an answer the exporter counts as gone. It may be stopped in a debugger.
@@ -60,10 +57,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 pub fn ask(ticket: &Ticket) -> Result<(Channel, Answer), Refusal> {
     let channel = channel::connect(&ticket.service.socket_name(ticket.pid), LONGEST_WAIT).map_err(unreachable)?;
     if !channel.peer_is_ours() {
-        return Err(Refusal {
-            error: DriverError::MAP_FAILED,
-            why: "the exporter belongs to another user, who may not share memory with this one".into(),
-        });
+        let why = "the exporter belongs to another user, who may not share memory with this one";
+        return Err(Refusal::new(DriverError::MAP_FAILED, why));
     }
     let mut bytes = [0; answer::BYTES];
     channel
@@ -76,7 +71,7 @@ pub fn ask(ticket: &Ticket) -> Result<(Channel, Answer), Refusal> {
 
 /// What `cuMemSetAccess` answers if there is no peer access between the device and that of the memory, and what
 /// `cuIpcOpenMemHandle` answers then (TensorRT-LLM#1498).
-const INVALID_DEVICE: DriverError = DriverError(101);
+const INVALID_DEVICE: i32 = 101;
 const PEER_ACCESS_UNSUPPORTED: DriverError = DriverError(217);
 
 /// Takes over handles of `total` bytes and maps them side by side, accessible from the current device and its peers: all
@@ -94,15 +89,16 @@ pub fn map_handles(channel: &Channel, total: u64, location: Location, peers: Dev
             Err(_) if !peers.is_empty() => next::set_access(base, total, own()),
             outcome => outcome,
         };
-        outcome.map_err(|error| Refusal {
-            error: match error {
-                INVALID_DEVICE => PEER_ACCESS_UNSUPPORTED,
-                error => error,
-            },
-            why: format!(
-                "this device may not use it (CUDA error {}): is there peer access between the two?",
-                error.0
-            ),
+        outcome.map_err(|DriverError(code)| {
+            let why = format!("this device may not use it (CUDA error {code}): is there peer access between the two?");
+            Refusal::new(
+                if code == INVALID_DEVICE {
+                    PEER_ACCESS_UNSUPPORTED
+                } else {
+                    DriverError(code)
+                },
+                why,
+            )
         })
     });
     match outcome {

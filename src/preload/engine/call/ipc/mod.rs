@@ -124,10 +124,8 @@ impl Call {
         let sharing = &self.engine.sharing;
         let shared = if let Some((block, _)) = sharing.imports.find(address) {
             // The driver's handle of an imported block would be one of the whole segment.
-            Err(Refusal {
-                error: DriverError::INVALID_VALUE,
-                why: format!("{block:#x} belongs to another process; only that can share it"),
-            })
+            let why = format!("{block:#x} belongs to another process; only that can share it");
+            Err(Refusal::new(DriverError::INVALID_VALUE, why))
         } else if !self.engine.pools.is_pooled(address) {
             return ask();
         } else if out.is_null() {
@@ -191,7 +189,7 @@ impl Call {
     fn open_ticket(&self, ticket: &Ticket, flags: u32, out_is_null: bool) -> Result<u64, Refusal> {
         let sharing = &self.engine.sharing;
         let refused = |location: Option<Location>, error: DriverError| {
-            self.failed(Class::Imported, location, 0, error);
+            self.failed(Class::Imported, location, 0, error, None);
             Err(Refusal::silent(error))
         };
         let location = match Location::find() {

@@ -16,27 +16,24 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    pub fn new(error: DriverError, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Refusal { error, why }
+    }
+
     pub fn silent(error: DriverError) -> Self {
-        Refusal {
-            error,
-            why: String::new(),
-        }
+        Refusal::new(error, "")
     }
 
     /// The driver failed: `what` and its error.
     pub fn by_driver(error: DriverError, what: &str) -> Self {
-        Refusal {
-            error,
-            why: format!("{what} (CUDA error {})", error.0),
-        }
+        Refusal::new(error, format!("{what} (CUDA error {})", error.0))
     }
 
     /// As `by_driver`, for failures that another strategy avoids.
     pub fn with_way_out(error: DriverError, what: &str, way_out: &str) -> Self {
-        let mut refusal = Refusal::by_driver(error, what);
-        refusal.why += "; ";
-        refusal.why += way_out;
-        refusal
+        let Refusal { error, why } = Refusal::by_driver(error, what);
+        Refusal::new(error, format!("{why}; {way_out}"))
     }
 
     /// Warns of the refusal of `what`; returns the error for the job.

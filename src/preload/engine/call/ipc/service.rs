@@ -111,13 +111,13 @@ fn listen(exports: &'static Exports, listener: &Descriptor) {
 fn serve(exports: &Exports, listener: &Descriptor, importers: &mut Vec<Importer>) -> io::Result<()> {
     let silence = |importer: &Importer| importer.last_message.elapsed();
     let channels = importers.iter().map(|importer| &importer.channel);
-    let arrived = channel::wait(listener, channels, thread::LOOK_PERIOD)?;
-    let mut messages = arrived.messages.into_iter();
+    let (has_peer, messages) = channel::wait(listener, channels, thread::LOOK_PERIOD)?;
+    let mut messages = messages.into_iter();
     importers.retain_mut(|importer| match messages.next() {
         Some(true) => importer.serve(exports).unwrap_or(false),
         _ => silence(importer) < LONGEST_SILENCE,
     });
-    if arrived.peer {
+    if has_peer {
         if importers.len() == MOST_IMPORTERS
             && let Some((silent, _)) = importers
                 .iter()

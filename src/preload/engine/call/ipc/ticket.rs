@@ -43,16 +43,17 @@ pub struct Ticket {
 impl Ticket {
     pub fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.pid.to_le_bytes());
+        let (magic, both) = (
+            u64::from_le_bytes(MAGIC),
+            u64::from(self.pid) << 32 | u64::from(self.version),
+        );
         let ServiceId { start_ticks, random } = self.service;
-        let words = [start_ticks, self.address, self.size, random, self.nonce];
-        for (index, word) in words.into_iter().enumerate() {
-            bytes[16 + 8 * index..24 + 8 * index].copy_from_slice(&word.to_le_bytes());
-        }
+        put_words(
+            &mut bytes,
+            [magic, both, start_ticks, self.address, self.size, random, self.nonce],
+        );
         let sum = checksum(&bytes[..56]);
-        bytes[56..].copy_from_slice(&sum.to_le_bytes());
+        put_words(&mut bytes[56..], [sum]);
         bytes
     }
 
@@ -74,6 +75,13 @@ impl Ticket {
             size: word(32),
             nonce: word(48),
         })
+    }
+}
+
+/// Writes numbers, of eight bytes each, from the begin of `bytes` on.
+pub fn put_words(bytes: &mut [u8], words: impl IntoIterator<Item = u64>) {
+    for (at, word) in bytes.chunks_exact_mut(8).zip(words) {
+        at.copy_from_slice(&word.to_le_bytes());
     }
 }
 

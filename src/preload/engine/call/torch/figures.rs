@@ -11,7 +11,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::engine::state::totals::{Counter, History, ReservedHistory, raise};
+use crate::engine::state::totals::{Counter, History, raise};
 use base::cuda::MAX_DEVICES;
 use base::sync::BriefMutex;
 
@@ -83,14 +83,6 @@ impl Tensors {
     fn counters(&self) -> impl Iterator<Item = &Counter> {
         self.small.iter().chain(&self.large)
     }
-}
-
-/// Figures of the device that the caller adds: those of memory, which is not counted by tensor.
-#[derive(Default)]
-pub struct Memory {
-    pub reserved: ReservedHistory,
-    /// Free bytes inside segments.
-    pub free_inside: u64,
 }
 
 pub struct Figures {
@@ -183,29 +175,30 @@ impl Figures {
         tensors.out_of_memory.store(0, Relaxed);
     }
 
-    /// The answer to `torch._C._cuda_memoryStats` as JSON.
-    pub fn as_json(&self, device: i32, memory: &Memory) -> String {
+    /// The answer to `torch._C._cuda_memoryStats` as JSON. The caller knows the figures of memory, which is not counted by
+    /// tensor: the bytes and pieces that are reserved, and the free bytes inside segments.
+    pub fn as_json(&self, device: i32, reserved: [History; 2], free_inside: u64) -> String {
         let unused = Tensors::default();
-        self.device(device).unwrap_or(&unused).as_json(memory)
+        self.device(device).unwrap_or(&unused).as_json(reserved, free_inside)
     }
 }
 
 /// The answer to `torch._C._cuda_memoryStats` before the engine runs.
 pub fn no_torch_stats() -> String {
-    Tensors::default().as_json(&Memory::default())
+    Tensors::default().as_json(Default::default(), 0)
 }
 
 impl Tensors {
-    fn as_json(&self, memory: &Memory) -> String {
-        let (mut reserved, segments) = (memory.reserved.bytes, memory.reserved.segments);
+    fn as_json(&self, reserved: [History; 2], free_inside: u64) -> String {
+        let [mut reserved, segments] = reserved;
         // Under passthrough the driver rounds each request, and only the driver knows to what. PyTorch's readers expect
         // that tensors fit into the reserved memory.
         let [tensors_hold, ..] = self.stats(ALLOCATED);
         reserved.current = reserved.current.max(tensors_hold.current);
         reserved.peak = reserved.peak.max(tensors_hold.peak);
         let free = History {
-            current: memory.free_inside,
-            peak: memory.free_inside,
+            current: free_inside,
+            peak: free_inside,
             ..History::default()
         };
         // PyTorch's allocator asks a second time before it raises an error.
@@ -268,23 +261,6 @@ mod tests {
         assert_eq!((all.added, all.removed), (2 * LARGEST_SMALL_BYTES + 1024, 512));
         assert_eq!(tensors.stats(COUNT)[0].current, 2);
         assert_eq!(tensors.stats(REQUESTED)[0].current, 2 * LARGEST_SMALL_BYTES + 1);
-    }
-
-    #[test]
-    fn resets_keep_what_is_live() {
-        let figures = Figures::default();
-        figures.allocated(1, 4096);
-        figures.allocated(1, 4096);
-        figures.freed(1, 4096);
-        figures.reset_peaks(1);
-        figures.reset_sums(1);
-        let [all, small, _] = figures.device(1).unwrap().stats(REQUESTED);
-        let expected = History {
-            current: 4096,
-            peak: 4096,
-            ..History::default()
-        };
-        assert_eq!((all, small), (expected, expected));
     }
 
     #[test]

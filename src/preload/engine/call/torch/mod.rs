@@ -24,6 +24,7 @@ use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
+use crate::engine::state::totals::Counter;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
@@ -33,7 +34,7 @@ use base::identity::thread_number;
 use base::shortage::Allowance;
 use base::sync::lock;
 use base::units::size as in_units;
-use figures::{Figures, Memory};
+use figures::Figures;
 use graphs::{Graphs, Left, PoolId};
 use journal::writer::Claim;
 use policy::UsedBy;
@@ -60,7 +61,7 @@ fn front() -> Option<&'static next::Front> {
     TOLD.call_once(|| {
         base::say::info!(
             "tensors are requested through {}, which stands before the library, so that its limit holds for them",
-            front.path()
+            front.path
         );
     });
     Some(front)
@@ -167,7 +168,7 @@ impl Call {
             context: 0,
         };
         let problem = DriverError::OUT_OF_MEMORY;
-        self.failed_over(Some(allowance), Class::Linear, Some(location), size, problem);
+        self.failed(Class::Linear, Some(location), size, problem, Some(allowance));
         figures.out_of_memory(device);
         problem
     }
@@ -205,8 +206,8 @@ impl Call {
                 })
             };
             // SAFETY: as above; the call that succeeded has written it.
-            let written = || unsafe { *out };
-            self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
+            let key = || Key::Address(unsafe { *out });
+            self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, key)?;
             Ok(address)
         })
     }
@@ -425,21 +426,31 @@ impl Engine {
     /// The answer to `torch._C._cuda_memoryStats` as JSON.
     pub fn torch_stats(&self, device: i32) -> String {
         let ordinal = device as i16;
-        let memory = Memory {
-            reserved: self.state.ledger.linear(ordinal).read(),
-            free_inside: self.pools.free_inside(ordinal).0,
-        };
-        self.torch.figures.as_json(device, &memory)
+        let reserved = self.state.ledger.device(ordinal).linear.read();
+        let free_inside = self.pools.free_inside(ordinal).0;
+        self.torch.figures.as_json(device, reserved, free_inside)
     }
 
     pub fn torch_reset_peaks(&self, device: i32) {
         self.torch.figures.reset_peaks(device);
-        self.state.ledger.linear(device as i16).reset_peaks();
+        self.state
+            .ledger
+            .device(device as i16)
+            .linear
+            .0
+            .iter()
+            .for_each(Counter::reset_peak);
     }
 
     pub fn torch_reset_sums(&self, device: i32) {
         self.torch.figures.reset_sums(device);
-        self.state.ledger.linear(device as i16).reset_sums();
+        self.state
+            .ledger
+            .device(device as i16)
+            .linear
+            .0
+            .iter()
+            .for_each(Counter::reset_sums);
     }
 }
 

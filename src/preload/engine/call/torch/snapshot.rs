@@ -24,14 +24,13 @@ impl Engine {
             let direct = self.state.ledger.select(|key, one| {
                 matches!(key, Key::Address(_)) && one.class == Class::Linear && one.device == device
             });
-            ranges.extend(direct.into_iter().map(|(key, one)| Range {
-                address: key.value(),
-                size: one.allocated,
-                blocks: vec![Block {
+            ranges.extend(direct.into_iter().map(|(key, one)| {
+                let block = Block {
                     address: key.value(),
                     requested: one.requested,
                     allocated: one.allocated,
-                }],
+                };
+                Range::new(block.address, block.allocated, vec![block])
             }));
             for (range, pool) in ranges.into_iter().flat_map(|range| divided(range, &of_graphs)) {
                 text.push_str(std::mem::replace(&mut comma, ","));
@@ -48,30 +47,18 @@ impl Engine {
 fn divided(range: Range, of_graphs: &HashMap<u64, Listed>) -> Vec<(Range, Option<PoolId>)> {
     let end = range.address + range.size;
     let mut parts = Vec::new();
-    let mut rest = Range {
-        address: range.address,
-        size: 0,
-        blocks: Vec::new(),
-    };
+    let mut rest = Range::new(range.address, 0, Vec::new());
     for block in range.blocks {
         let Some(&(pool, is_free)) = of_graphs.get(&block.address) else {
             rest.blocks.push(block);
             continue;
         };
-        let after = Range {
-            address: block.address + block.allocated,
-            size: 0,
-            blocks: Vec::new(),
-        };
-        let mut before = std::mem::replace(&mut rest, after);
+        let after = block.address + block.allocated;
+        let mut before = std::mem::replace(&mut rest, Range::new(after, 0, Vec::new()));
         before.size = block.address - before.address;
         parts.push((before, None));
-        let part = Range {
-            address: block.address,
-            size: block.allocated,
-            blocks: Vec::from_iter((!is_free).then_some(block)),
-        };
-        parts.push((part, pool));
+        let live = Vec::from_iter((!is_free).then_some(block));
+        parts.push((Range::new(block.address, block.allocated, live), pool));
     }
     rest.size = end - rest.address;
     parts.push((rest, None));
