@@ -2,20 +2,15 @@
 //! memory (`Class`). Journals store the names as numbers, so a number is never given to another name.
 
 macro_rules! vocabulary {
-    ($(#[$doc:meta])* $name:ident, $code:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(non_camel_case_types)] // CUDA's own spelling, so that a name can be searched for
-        #[repr($repr)]
-        pub enum $name { $($variant = $number,)+ }
+    ($(#[$doc:meta])* $name:ident, $code:ident: $repr:ident { $($number:literal $variant:ident $text:literal,)+ }) => {
+        $crate::named! {
+            $(#[$doc])*
+            #[allow(non_camel_case_types)] // CUDA's own spelling, so that a name can be searched for
+            #[repr($repr)]
+            pub enum $name { $($variant = $number => $text,)+ }
+        }
 
         impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-
-            pub const fn name(self) -> &'static str {
-                match self { $($name::$variant => $text,)+ }
-            }
-
             #[inline(always)]
             pub const fn number(self) -> $repr {
                 self as $repr
@@ -211,22 +206,5 @@ pub const fn is_of_host_guard(api: u16) -> bool {
     Api::malloc.number() <= api && api <= Api::mmap.number()
 }
 
-/// The number of the first runtime function in `Api`.
-pub const FIRST_RUNTIME_API: u16 = 200;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_lead_back_to_their_entry() {
-        for &api in Api::ALL {
-            assert_eq!(Api::from_number(api.number()), Some(api));
-        }
-        for &class in Class::ALL {
-            assert_eq!(Class::from_number(class.number()), Some(class));
-        }
-        assert_eq!(Class::from_number(0), None);
-        assert_eq!(Api::from_number(0), None);
-    }
-}
+/// 0 stands for no entry.
+const _: () = assert!(Class::from_number(0).is_none() && Api::from_number(0).is_none());

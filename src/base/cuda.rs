@@ -85,7 +85,6 @@ impl DriverError {
     }
 }
 
-/// Turns the result code of a CUDA driver call into a `Result`.
 #[inline]
 pub const fn check(result: i32) -> CudaResult {
     match result {
@@ -94,7 +93,6 @@ pub const fn check(result: i32) -> CudaResult {
     }
 }
 
-/// Turns a `Result` into the result code of a CUDA driver call.
 #[inline]
 pub const fn result_code(result: CudaResult) -> i32 {
     match result {

@@ -3,9 +3,9 @@
 //! A descriptor is a number that the job may close, and may then get for a file of its own. So each descriptor is kept with
 //! the identity of its file, and is compared with it before each use and before it is closed.
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use crate::file::{self, FileId};
@@ -15,13 +15,14 @@ use crate::file::{self, FileId};
 #[derive(Debug)]
 pub struct Descriptor {
     number: RawFd,
-    file: FileId,
+    /// The file that was opened.
+    pub file: FileId,
 }
 
 impl Descriptor {
     /// Opens a file as `file::open` does. The error is an errno value.
-    pub fn open(path: &CStr, flags: libc::c_int) -> Result<Descriptor, i32> {
-        let number = file::open(path, flags)?;
+    pub fn open(path: &Path, flags: libc::c_int) -> Result<Descriptor, i32> {
+        let number = file::open(&file::c_path(path)?, flags)?;
         FileId::of(number).map(|file| Descriptor { number, file })
     }
 
@@ -41,24 +42,19 @@ impl Descriptor {
         Descriptor::from_new(unsafe { OwnedFd::from_raw_fd(new) }).map_err(io::Error::from_raw_os_error)
     }
 
-    /// The file that was opened.
-    pub fn file(&self) -> FileId {
-        self.file
-    }
-
     /// The number, if it still stands for the file. Another thread of the job may close it at any moment after this.
     pub fn number(&self) -> Option<RawFd> {
         (FileId::of(self.number) == Ok(self.file)).then_some(self.number)
     }
 
-    pub fn close(&mut self) {
-        let file = self.file;
-        drop(std::mem::replace(self, Descriptor { number: -1, file }));
-    }
-
     /// The same; EBADF, which is the error of a descriptor that is not open, if the job closed it.
     pub fn open_number(&self) -> io::Result<RawFd> {
         self.number().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    pub fn close(&mut self) {
+        let file = self.file;
+        drop(std::mem::replace(self, Descriptor { number: -1, file }));
     }
 }
 
@@ -97,7 +93,7 @@ impl Inherited {
 
     /// The children of this process close the descriptor.
     pub fn holds(&self, descriptor: &Descriptor) {
-        self.inode.store(descriptor.file.inode(), SeqCst);
+        self.inode.store(descriptor.file.inode, SeqCst);
         self.number.store(descriptor.number, SeqCst);
     }
 
@@ -105,7 +101,7 @@ impl Inherited {
     pub fn close(&self) {
         let number = self.number.swap(-1, SeqCst);
         // The job may have closed it, and may use its number for something else.
-        if number >= 0 && FileId::of(number).is_ok_and(|file| file.inode() == self.inode.load(SeqCst)) {
+        if number >= 0 && FileId::of(number).is_ok_and(|file| file.inode == self.inode.load(SeqCst)) {
             // SAFETY: the number stands for the file that the library opened, and the child has no thread that uses it.
             unsafe { libc::close(number) };
         }
@@ -118,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_number_that_the_job_uses_for_another_file_is_neither_used_nor_closed() {
-        let descriptor = Descriptor::open(c"/dev/null", libc::O_RDWR).unwrap();
+        let descriptor = Descriptor::open(Path::new("/dev/null"), libc::O_RDWR).unwrap();
         let number = descriptor.number().unwrap();
         assert!(number >= 100, "{number}");
         // SAFETY: the number is that of the descriptor above, and `dup2` gives it to another file.

@@ -16,14 +16,10 @@ const FIRST_DESCRIPTOR: libc::c_int = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: libc::dev_t,
-    inode: libc::ino_t,
+    pub(crate) inode: libc::ino_t,
 }
 
 impl FileId {
-    pub(crate) fn inode(&self) -> u64 {
-        self.inode
-    }
-
     pub fn of(fd: libc::c_int) -> Result<Self, i32> {
         status(fd).map(|stat| Self {
             device: stat.st_dev,
@@ -51,6 +47,11 @@ impl From<&std::fs::Metadata> for FileId {
             inode: file.ino() as libc::ino_t,
         }
     }
+}
+
+/// A path as the C library takes it.
+pub fn c_path(path: &Path) -> Result<CString, i32> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)
 }
 
 /// Opens a file, close-on-exec. The descriptor is at least `FIRST_DESCRIPTOR`, unless the process may not have such a
@@ -82,14 +83,10 @@ pub(crate) fn out_of_the_way(fd: libc::c_int) -> libc::c_int {
 
 /// Allocates blocks on disk for the bytes [offset, offset + length) of the file. No signal reaches the job.
 pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
-    without_signals_of_writes(|| allocate_or_write(fd, offset, length))
-}
-
-fn allocate_or_write(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
-    match fill_holes(fd, offset, length)? {
+    without_signals_of_writes(|| match fill_holes(fd, offset, length)? {
         true => Ok(()),
         false => write_zeros(fd, offset, length),
-    }
+    })
 }
 
 /// Allocates blocks for the bytes that have none; the others stay as they are. False if the file system has no such call.
@@ -105,11 +102,11 @@ pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<bool,
     }
 }
 
-/// The names in a folder, without those of the folder itself and the one above it; none if it cannot be read. That of std ends the process if the job has closed the descriptor
-/// meanwhile.
+/// The names in a folder, without those of the folder itself and the one above it; none if it cannot be read. The
+/// function of std ends the process if the job has closed the descriptor meanwhile.
 pub fn names_in(folder: &Path) -> Vec<OsString> {
     let mut names = Vec::new();
-    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+    let Ok(path) = c_path(folder) else {
         return names;
     };
     // SAFETY: the path is a C string.
@@ -133,13 +130,24 @@ pub fn names_in(folder: &Path) -> Vec<OsString> {
 /// Allocates blocks on a file system without fallocate, by writing zeros.
 fn write_zeros(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     static ZEROS: [u8; 16384] = [0; 16384];
-    let mut done = 0;
-    while done < length {
-        let count = ZEROS.len().min(length - done);
-        // SAFETY: `count` bytes of ZEROS are readable.
-        let written = unsafe { libc::pwrite(fd, ZEROS.as_ptr().cast(), count, (offset + done) as libc::off_t) };
-        match written {
-            1.. => done += written as usize,
+    let last = offset + length;
+    for start in (offset..last).step_by(ZEROS.len()) {
+        let end = last.min(start + ZEROS.len());
+        write_all(&mut &ZEROS[..end - start], |left| {
+            let at = (end - left.len()) as libc::off_t;
+            // SAFETY: the bytes are readable.
+            unsafe { libc::pwrite(fd, left.as_ptr().cast(), left.len(), at) }
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` by a system call that may write fewer, or that a signal may interrupt. Of `bytes` is left what
+/// could not be written.
+pub fn write_all(bytes: &mut &[u8], mut write: impl FnMut(&[u8]) -> libc::ssize_t) -> Result<(), i32> {
+    while !bytes.is_empty() {
+        match write(bytes) {
+            written @ 1.. => *bytes = &bytes[(written as usize).min(bytes.len())..],
             0 => return Err(libc::ENOSPC),
             _ if errno() == libc::EINTR => {}
             _ => return Err(errno()),
@@ -171,12 +179,10 @@ fn page_size() -> usize {
         .max(4096)
 }
 
-/// Rounds down to whole pages.
 pub fn page_down(bytes: usize) -> usize {
     bytes / page_size() * page_size()
 }
 
-/// Rounds up to whole pages.
 pub fn page_up(bytes: usize) -> usize {
     bytes.div_ceil(page_size()) * page_size()
 }

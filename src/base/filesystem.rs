@@ -1,8 +1,8 @@
 //! What kind of file system a folder is on.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::file::c_path;
 
 /// Where the files of a file system are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn kind(f_type: u32) -> Option<Kind> {
 
 /// The kind of the file system that a folder is on, if it is one of those that `kind` knows.
 pub fn kind_of(folder: &Path) -> Option<Kind> {
-    let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
+    let path = c_path(folder).ok()?;
     // SAFETY: statfs is plain data, and the call writes it.
     let f_type = unsafe {
         let mut about: libc::statfs = std::mem::zeroed();

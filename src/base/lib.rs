@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod layers;
 pub mod locks;
 pub mod mutant;
+pub mod named;
 pub mod notes;
 pub mod process;
 pub mod say;

@@ -1,6 +1,5 @@
 //! What a journal says about the process that writes it: the job's name, the command line and environment variables.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::identity::{folder_of, for_file_name};
@@ -13,25 +12,20 @@ pub fn command_line() -> Vec<u8> {
 /// `NAME=value` for each environment variable that is set and is in `names`, or that `others` wants; a NUL ends each
 /// entry.
 pub fn environment(names: &[&str], others: impl Fn(&str) -> bool) -> Vec<u8> {
-    let mut text = Vec::new();
-    let mut add = |name: &str, value: &OsStr| {
-        text.extend_from_slice(name.as_bytes());
-        text.push(b'=');
-        text.extend_from_slice(value.as_bytes());
-        text.push(0);
-    };
-    for name in names {
-        if let Some(value) = std::env::var_os(name) {
-            add(name, &value);
-        }
-    }
+    let named = names
+        .iter()
+        .filter_map(|&name| Some((name.to_owned(), std::env::var_os(name)?)));
     let mut wanted: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| others(name) && !names.contains(&name.as_str()))
         .collect();
     wanted.sort();
-    for (name, value) in wanted {
-        add(&name, &value);
+    let mut text = Vec::new();
+    for (name, value) in named.chain(wanted) {
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend_from_slice(value.as_bytes());
+        text.push(0);
     }
     text
 }

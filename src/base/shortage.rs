@@ -5,55 +5,37 @@ mod words;
 
 use crate::cuda::DriverError;
 use crate::layers::Layer;
+use crate::named;
 
-/// Makes the enum `Verdict` with the name of each in JSON, and the verdict in a few words.
-macro_rules! verdicts {
-    ($($(#[$doc:meta])* $variant:ident $name:literal $words:literal,)*) => {
-        /// The cause of a failed request, or that none failed.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Verdict {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Verdict {
-            pub const ALL: &[Verdict] = &[$(Verdict::$variant,)*];
-
-            pub const fn name(self) -> &'static str {
-                match self { $(Verdict::$variant => $name,)* }
-            }
-
-            pub const fn words(self) -> &'static str {
-                match self { $(Verdict::$variant => $words,)* }
-            }
-        }
-    };
-}
-
-verdicts! {
-    /// No request failed for lack of memory.
-    NoneFailed "none_failed" "no request failed for lack of memory",
-    /// The journal does not say enough.
-    NotEnoughEvidence "not_enough_evidence" "not enough evidence",
-    /// The request alone is larger than the device.
-    LargerThanDevice "larger_than_device" "larger than the device",
-    /// What the process itself holds live leaves too little.
-    LiveSet "live_set" "the job's own live memory is too much",
-    /// What the process holds live has grown all the time; without the growth the request fits.
-    Growth "growth" "live memory that grew all the time, as with a leak",
-    /// Free memory would suffice, but it cannot be used for this request: it is in pieces, or work may still use it.
-    Unusable "cached_but_unusable" "free memory that cannot be used",
-    /// Without the memory of other processes the request fits.
-    OtherProcesses "other_processes" "another process",
-    /// The limit of the process refused the request.
-    Limit "limit" "the limit",
-    /// The limit of the group refused the request, whichever member holds the memory.
-    GroupLimit "group_limit" "the limit of the group",
-    /// The driver or the host failed for another reason than memory of the device.
-    Driver "driver_failure" "a failure of the driver or the host",
-    /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
-    Guard "guard" "larger than a single request may be",
-    /// A layer refused the request. Neither growth nor others nor free memory in the cache is the reason.
-    Layer "layer_limit" "the limit of a layer",
+named! {
+    /// The cause of a failed request, or that none failed.
+    pub enum Verdict {
+        /// No request failed for lack of memory.
+        NoneFailed => "none_failed", "no request failed for lack of memory";
+        /// The journal does not say enough.
+        NotEnoughEvidence => "not_enough_evidence", "not enough evidence";
+        /// The request alone is larger than the device.
+        LargerThanDevice => "larger_than_device", "larger than the device";
+        /// What the process itself holds live leaves too little.
+        LiveSet => "live_set", "the job's own live memory is too much";
+        /// What the process holds live has grown all the time; without the growth the request fits.
+        Growth => "growth", "live memory that grew all the time, as with a leak";
+        /// Free memory would suffice, but it cannot be used for this request: it is in pieces, or work may still use
+        /// it.
+        Unusable => "cached_but_unusable", "free memory that cannot be used";
+        /// Without the memory of other processes the request fits.
+        OtherProcesses => "other_processes", "another process";
+        /// The limit of the process refused the request.
+        Limit => "limit", "the limit";
+        /// The limit of the group refused the request, whichever member holds the memory.
+        GroupLimit => "group_limit", "the limit of the group";
+        /// The driver or the host failed for another reason than memory of the device.
+        Driver => "driver_failure", "a failure of the driver or the host";
+        /// The request alone is larger than `VRAMSHIM_MAX_REQUEST`.
+        Guard => "guard", "larger than a single request may be";
+        /// A layer refused the request. Neither growth nor others nor free memory in the cache is the reason.
+        Layer => "layer_limit", "the limit of a layer";
+    }
 }
 
 /// What was read of a device at a failure, in bytes.
@@ -180,7 +162,6 @@ impl Allowance {
         self.used.saturating_add(requested).saturating_sub(self.limit)
     }
 
-    /// What the other members of the group hold.
     pub fn of_members(&self) -> u64 {
         self.used.saturating_sub(self.own)
     }
@@ -203,17 +184,17 @@ pub struct MemInfo {
     pub free: u64,
 }
 
-/// Who can refuse a request besides the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Refuser {
-    Driver = 0,
-    /// A layer between the library and the driver.
-    Layer = 1,
-    /// A layer in front of the library, through which the library itself requests tensors.
-    LayerInFront = 2,
-    /// The library, by a limit. The next layer was not asked.
-    Library = 3,
+named! {
+    /// Who can refuse a request besides the library, with the name in JSON.
+    pub enum Refuser {
+        Driver = 0 => "driver",
+        /// A layer between the library and the driver.
+        Layer = 1 => "layer",
+        /// A layer in front of the library, through which the library itself requests tensors.
+        LayerInFront = 2 => "layer_in_front",
+        /// The library, by a limit. The next layer was not asked.
+        Library = 3 => "library",
+    }
 }
 
 /// Who refused a request, and with what.
@@ -224,18 +205,6 @@ pub struct Refusal {
     pub result: Option<i32>,
     /// What the driver itself tells behind a layer. `None` without a layer, or if the driver could not be asked.
     pub driver: Option<MemInfo>,
-}
-
-impl Refuser {
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Refuser::Driver => "driver",
-            Refuser::Layer => "layer",
-            Refuser::LayerInFront => "layer_in_front",
-            Refuser::Library => "library",
-        }
-    }
 }
 
 impl Refusal {
@@ -312,23 +281,18 @@ impl Shortage {
     }
 
     pub fn verdict(&self) -> Verdict {
-        if let Some(Guard { of_device, .. }) = self.guard {
-            return if of_device {
-                Verdict::LargerThanDevice
-            } else {
-                Verdict::Guard
-            };
+        match self.guard {
+            Some(guard) if guard.of_device => return Verdict::LargerThanDevice,
+            Some(_) => return Verdict::Guard,
+            None => {}
         }
         if self.result != DriverError::OUT_OF_MEMORY.0 || self.of_host {
             return Verdict::Driver;
         }
-        if self.by_limit {
-            let is_of_group = self.is_of_group();
-            return if is_of_group {
-                Verdict::GroupLimit
-            } else {
-                Verdict::Limit
-            };
+        match self.by_limit {
+            true if self.is_of_group() => return Verdict::GroupLimit,
+            true => return Verdict::Limit,
+            false => {}
         }
         let of_layer = self.refusal.is_some_and(|refusal| refusal.is_of_layer());
         let knows_total = !of_layer || self.refusal.is_some_and(|refusal| refusal.driver.is_some());
@@ -359,7 +323,6 @@ impl Shortage {
         }
     }
 
-    /// Whether the limit is that of a group of processes.
     pub fn is_of_group(&self) -> bool {
         self.allowance.map_or(self.of_group, |allowance| allowance.group)
     }

@@ -4,17 +4,16 @@
 //! plain text: a line with the format's name, the lines of the subject, the time, and a line for each assumption. A reader
 //! takes nothing from a file that others can write, that is too large, or that is about something else.
 
-use std::ffi::CString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::FromRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::file;
 use crate::identity::{effective_user, for_file_name};
+use crate::named;
 
 /// The first line of each file.
 const FORMAT: &str = "vramshim assumptions 1";
@@ -50,12 +49,8 @@ impl Subject {
     }
 
     fn lines(&self) -> String {
-        let Subject {
-            device,
-            cuda,
-            answers,
-            module,
-        } = self;
+        let [device, answers, module] = [&self.device, &self.answers, &self.module];
+        let cuda = self.cuda;
         format!("{FORMAT}\ndevice {device}\ncuda {cuda}\nanswers {answers}\nmodule {module}\n")
     }
 
@@ -71,34 +66,19 @@ fn one_line(text: &str) -> String {
     text.trim().replace(char::is_control, " ")
 }
 
-/// How the question for an assumption ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Holds,
-    Differs,
-    /// The probe did not end in its time.
-    Hangs,
-    /// The question cannot be put to this driver or machine.
-    NotAsked,
+named! {
+    /// How the question for an assumption ended, as the probes print it.
+    pub enum Outcome {
+        Holds => "holds",
+        Differs => "differs",
+        /// The probe did not end in its time.
+        Hangs => "hangs",
+        /// The question cannot be put to this driver or machine.
+        NotAsked => "not asked",
+    }
 }
 
 impl Outcome {
-    const ALL: [Outcome; 4] = [Outcome::Holds, Outcome::Differs, Outcome::Hangs, Outcome::NotAsked];
-
-    /// As the probes print it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Holds => "holds",
-            Outcome::Differs => "differs",
-            Outcome::Hangs => "hangs",
-            Outcome::NotAsked => "not asked",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.name() == text)
-    }
-
     pub const fn fails(self) -> bool {
         matches!(self, Outcome::Differs | Outcome::Hangs)
     }
@@ -143,7 +123,7 @@ impl Verdict {
         }
         let path = subject.file_in(folder);
         let fresh = path.with_extension(format!("{}.new", std::process::id()));
-        let written = create(&fresh).and_then(|mut file| {
+        let written = opened(&fresh, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             std::fs::rename(&fresh, &path)
         });
@@ -154,14 +134,10 @@ impl Verdict {
 
 /// Opens a file out of the way of the job, which may count on its next descriptor.
 fn opened(path: &Path, flags: libc::c_int) -> io::Result<File> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    let fd = file::open(&name, flags).map_err(io::Error::from_raw_os_error)?;
+    let fd = file::c_path(path).and_then(|name| file::open(&name, flags));
+    let fd = fd.map_err(io::Error::from_raw_os_error)?;
     // SAFETY: the descriptor was just opened, and only this value owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
-}
-
-fn create(path: &Path) -> io::Result<File> {
-    opened(path, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)
 }
 
 /// The text of a regular file that only this user or root can write.
@@ -220,11 +196,8 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let read = Verdict::read(&folder, &subject("H100")).unwrap();
         let known = (read.of("last"), read.of("new_one"), read.outcomes.len());
-        assert_eq!(
-            known,
-            (Some(Outcome::Differs), None, 4),
-            "lines that are not understood are left out"
-        );
+        // Lines that are not understood are left out.
+        assert_eq!(known, (Some(Outcome::Differs), None, 4));
         // The same file name, and another subject inside.
         std::fs::rename(&path, subject("A100").file_in(&folder)).unwrap();
         assert_eq!(Verdict::read(&folder, &subject("A100")), None);

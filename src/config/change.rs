@@ -25,25 +25,38 @@ pub enum Unchanged {
     BadValue(&'static str),
 }
 
-/// The variables whose settings may change.
-const CHANGEABLE: [&Variable; 3] = [&table::STACKS, &table::STACK_DEPTH, &table::IDLE_RELEASE];
+type ParseChange = fn(&str) -> Option<Change>;
 
-/// Whether this is the name of the variable's setting: that of the variable, or without `VRAMSHIM_` and in small letters.
+/// The variables whose settings may change, and how their values are read.
+const CHANGEABLE: [(&Variable, ParseChange); 3] = [
+    (&table::STACKS, |value| Stacks::parse(value).map(Change::Stacks)),
+    (&table::STACK_DEPTH, |value| stack_depth(value).map(Change::StackDepth)),
+    (&table::IDLE_RELEASE, |value| {
+        duration_or_never(value).map(Change::IdleRelease)
+    }),
+];
+
+/// The short name of a variable's setting: without `VRAMSHIM_`, and in small letters.
+fn short_name(variable: &Variable) -> Option<String> {
+    variable.name.strip_prefix("VRAMSHIM_").map(str::to_ascii_lowercase)
+}
+
 fn is_name(name: &str, variable: &Variable) -> bool {
-    let short = variable.name.strip_prefix("VRAMSHIM_").map(str::to_ascii_lowercase);
-    name == variable.name || short.is_some_and(|short| short == name)
+    name == variable.name || short_name(variable).is_some_and(|short| short == name)
 }
 
 impl Change {
     /// The short names of the settings that may change.
     pub fn names() -> Vec<String> {
-        let short = |variable: &&Variable| variable.name.trim_start_matches("VRAMSHIM_").to_ascii_lowercase();
-        CHANGEABLE.iter().map(short).collect()
+        CHANGEABLE
+            .iter()
+            .filter_map(|(variable, _)| short_name(variable))
+            .collect()
     }
 
     /// Reads the name of a setting, such as `stacks`, and its new value.
     pub fn parse(name: &str, value: &str) -> Result<Change, Unchanged> {
-        let Some(variable) = CHANGEABLE.iter().find(|variable| is_name(name, variable)) else {
+        let Some((variable, parse)) = CHANGEABLE.iter().find(|(variable, _)| is_name(name, variable)) else {
             let is_known = VARIABLES.iter().any(|variable| is_name(name, variable));
             return Err(if is_known {
                 Unchanged::Fixed
@@ -51,15 +64,7 @@ impl Change {
                 Unchanged::UnknownName
             });
         };
-        let value = value.trim();
-        let change = if variable.name == table::STACKS.name {
-            Stacks::parse(value).map(Change::Stacks)
-        } else if variable.name == table::STACK_DEPTH.name {
-            stack_depth(value).map(Change::StackDepth)
-        } else {
-            duration_or_never(value).map(Change::IdleRelease)
-        };
-        change.ok_or(Unchanged::BadValue((variable.accepted)()))
+        parse(value.trim()).ok_or(Unchanged::BadValue((variable.accepted)()))
     }
 }
 

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use base::filesystem;
 use base::identity::effective_user;
 
-/// The default folder of a job's journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefaultFolder {
     pub path: PathBuf,
@@ -41,16 +40,11 @@ fn choose(
     let name = format!("vramshim-{job}");
     let avoids = remote(here);
     let mut local = others.filter(|folder| folder.is_absolute() && folder.is_dir() && remote(folder).is_none());
-    match avoids.and_then(|_| local.find_map(|folder| own_folder(&folder))) {
-        Some(own) => DefaultFolder {
-            path: own.join(name),
-            avoids,
-        },
-        None => DefaultFolder {
-            path: PathBuf::from(name),
-            avoids: None,
-        },
-    }
+    let (path, avoids) = match avoids.and_then(|_| local.find_map(|folder| own_folder(&folder))) {
+        Some(own) => (own.join(name), avoids),
+        None => (PathBuf::from(name), None),
+    };
+    DefaultFolder { path, avoids }
 }
 
 /// The folder `vramshim-UID` in a folder that others may write too. `None` if it is not the user's alone.
@@ -94,18 +88,18 @@ mod tests {
 
     #[test]
     fn journals_are_on_the_machine_if_the_working_folder_is_not() {
-        let here = DefaultFolder {
-            path: "vramshim-train".into(),
-            avoids: None,
+        let folder = |path: &str, avoids| {
+            let path = path.into();
+            DefaultFolder { path, avoids }
         };
-        let local = |folder: &str, avoids| DefaultFolder {
-            path: folder.into(),
-            avoids: Some(avoids),
-        };
+        let here = folder("vramshim-train", None);
         assert_eq!(chosen(EXT4, EXT4, TMPFS), here);
         assert_eq!(chosen(TMPFS, EXT4, TMPFS), here);
-        assert_eq!(chosen(NFS, EXT4, TMPFS), local("/tmp/own/vramshim-train", "NFS"));
-        assert_eq!(chosen(LUSTRE, NFS, TMPFS), local("/dev/own/vramshim-train", "Lustre"));
+        assert_eq!(chosen(NFS, EXT4, TMPFS), folder("/tmp/own/vramshim-train", Some("NFS")));
+        assert_eq!(
+            chosen(LUSTRE, NFS, TMPFS),
+            folder("/dev/own/vramshim-train", Some("Lustre"))
+        );
         assert_eq!(chosen(NFS, LUSTRE, NFS), here);
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use base::units::{Dialect, LEAST_HOST_GUARD_BYTES, likely_size, parse_size, parse_time};
-use quota::Scope;
 use quota::limits::Amount;
 
 use crate::settings::{DEEPEST_STACK, Strict, Surge};
@@ -31,7 +30,6 @@ pub(crate) fn size_or_none(text: &str) -> Option<Option<u64>> {
     size_with_unit(text).map(|bytes| (bytes > 0).then_some(bytes))
 }
 
-/// The bound of the host guard.
 pub(crate) fn host_guard(text: &str) -> Option<Option<u64>> {
     size_or_none(text).filter(|bound| bound.is_none_or(|bytes| bytes >= LEAST_HOST_GUARD_BYTES))
 }
@@ -75,12 +73,6 @@ pub(crate) fn stored(text: &str) -> Option<bool> {
 
 pub(crate) fn stack_depth(text: &str) -> Option<usize> {
     text.parse().ok().filter(|depth| (1..=DEEPEST_STACK).contains(depth))
-}
-
-pub(crate) fn scope(text: &str) -> Option<Scope> {
-    [Scope::Process, Scope::Group]
-        .into_iter()
-        .find(|scope| scope.name() == text)
 }
 
 /// Bytes, or a share of a whole.

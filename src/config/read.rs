@@ -10,11 +10,10 @@ use base::identity::effective_user;
 use base::units::Dialect;
 use policy::Strategy;
 use quota::Scope;
-use quota::limits::{Limits, Refused};
+use quota::limits::{Limits, Name, Refused};
 
 use crate::parse::{
-    boolean, duration_or_never, host_guard, mebibytes, scope, size_or_none, size_with_unit, stack_depth, stored,
-    strict, surge,
+    boolean, duration_or_never, host_guard, mebibytes, size_or_none, size_with_unit, stack_depth, stored, strict, surge,
 };
 use crate::settings::{Config, LogLevel, Stacks, Strict};
 use base::text::printable;
@@ -76,7 +75,8 @@ impl Config {
         reader.set(&table::STACK_DEPTH, stack_depth, &mut config.stack_depth);
         reader.set(&table::JOURNAL_GROUP, boolean, &mut config.journal_group);
         reader.set(&table::CONTROL, boolean, &mut config.control);
-        reader.set(&table::LOG, LogLevel::parse, &mut config.log);
+        let level = |text: &str| LogLevel::parse(&text.to_ascii_lowercase());
+        reader.set(&table::LOG, level, &mut config.log);
         reader.set(&table::STRICT, strict, &mut config.strict);
         if reader.errors.iter().any(|error| error.variable == table::STRICT.name) {
             // Whoever misspelt it wanted limits to hold.
@@ -181,7 +181,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         }
         self.set(&table::CONTEXT, size_with_unit, &mut quota.assumed_context);
         quota.accounts = self.path(&table::ACCOUNTS);
-        let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
+        let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), Scope::parse);
         quota.scope = match asked_for {
             _ if own.is_some_and(|(variable, ..)| variable.name == table::POD_LIMIT.name) => Scope::Group,
             Some(scope) => scope,
@@ -210,11 +210,11 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 Some(bytes)
             };
             if let Some(bytes) = parsed(variable.name) {
-                limits.limit_every(bytes);
+                limits.add(Name::Every, bytes);
             }
             for (number, name) in (0..).zip(by_device) {
                 if let Some(bytes) = parsed(name) {
-                    limits.limit_number(number, bytes);
+                    limits.add(Name::Number(number), bytes);
                 }
             }
             if !limits.is_empty() {
@@ -232,24 +232,15 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
 
     fn strategy(&mut self, config: &mut Config) {
         let (own, paddles) = (&table::STRATEGY, &table::PADDLES_STRATEGY);
-        let (variable, value) = match (self.text(own.name), self.text(paddles.name)) {
-            (Some(value), _) => (own, value),
-            (None, Some(value)) => (paddles, value),
-            (None, None) => return,
-        };
-        if let Some(strategy) = Strategy::parse(&value) {
-            (config.strategy, config.strategy_chosen) = (strategy, true);
-        } else if variable.name == paddles.name && value == "thread_local" {
-            config.remarks.push(
+        let variable = if self.text(own.name).is_some() { own } else { paddles };
+        let left_to_paddle = |text: &str| variable.name == paddles.name && text == "thread_local";
+        let parse = |text: &str| Strategy::parse(text).map(Some).or(left_to_paddle(text).then_some(None));
+        match self.parsed(variable.name, (variable.accepted)(), parse) {
+            Some(Some(strategy)) => (config.strategy, config.strategy_chosen) = (strategy, true),
+            Some(None) => config.remarks.push(
                 "FLAGS_allocator_strategy=thread_local is left to Paddle: requests are passed through".to_owned(),
-            );
-        } else {
-            self.errors.push(ConfigError {
-                variable: variable.name,
-                value,
-                accepted: (variable.accepted)(),
-                refuses_memory: false,
-            });
+            ),
+            None => {}
         }
     }
 }

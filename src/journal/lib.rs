@@ -3,7 +3,6 @@
 //! `format` defines the bytes on disk and the typed events that they stand for. `writer` runs inside the job, `reader`
 //! in the program. `copy` makes dumps, in both.
 
-mod bytes;
 pub mod copy;
 mod file;
 pub mod format;

@@ -133,10 +133,7 @@ impl Blocks {
     pub fn detach(&mut self, block: Id) {
         let node = self.nodes[block as usize];
         let end = node.offset + node.units;
-        let (address, units) = {
-            let segment = self.segment(node.segment);
-            (segment.address, segment.units)
-        };
+        let &Segment { address, units, .. } = of_a_block(&self.segments, node.segment);
         if node.prev == NONE {
             self.segments[node.segment as usize] = None;
             let place = self.by_address.partition_point(|&(first, _)| first < address);
@@ -211,10 +208,6 @@ impl Blocks {
         self.vacant = Some(id);
     }
 
-    fn segment(&self, number: u32) -> &Segment {
-        of_a_block(&self.segments, number)
-    }
-
     pub fn kind(&self, id: Id) -> Kind {
         KINDS[(self.nodes[id as usize].meta & KIND) as usize]
     }
@@ -241,7 +234,6 @@ impl Blocks {
         u64::from(self[id].units) * UNIT
     }
 
-    /// The addresses of a block.
     pub fn range(&self, id: Id) -> Range<u64> {
         let start = self.address(id);
         start..start + self.bytes(id)
@@ -253,9 +245,8 @@ impl Blocks {
         u64::from(node.segment) << 32 | u64::from(node.offset)
     }
 
-    /// First address of the segment that a block is in.
     pub fn segment_base(&self, id: Id) -> u64 {
-        self.segment(self[id].segment).address
+        of_a_block(&self.segments, self[id].segment).address
     }
 
     pub fn list_links(&mut self, id: Id) -> (&mut Id, &mut Id) {
@@ -341,7 +332,7 @@ impl Blocks {
         }
         let after = self.by_address.partition_point(|&(first, _)| first <= address);
         let &(_, number) = self.by_address.get(after.checked_sub(1)?)?;
-        let segment = self.segment(number);
+        let segment = of_a_block(&self.segments, number);
         if !holds(segment) {
             return None;
         }
@@ -349,7 +340,6 @@ impl Blocks {
         Some((number, segment))
     }
 
-    /// The segment that contains `address`.
     pub fn segment_of(&self, address: u64) -> Option<Backing> {
         let (_, segment) = self.segment_at(address)?;
         let (address, size) = (segment.address, u64::from(segment.units) * UNIT);
@@ -395,7 +385,6 @@ impl Blocks {
         }
     }
 
-    /// The first block of every segment.
     pub fn first_blocks(&self) -> impl Iterator<Item = Id> + '_ {
         self.segments.iter().flatten().map(|segment| segment.first)
     }
@@ -407,7 +396,7 @@ impl Blocks {
     /// First address and bytes of each part of a block in a stitch, in no order.
     pub fn each_part(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let parts = (0..self.nodes.len() as Id).filter(|&id| self.kind(id) == Kind::Part);
-        parts.map(|id| (self.address(id), u64::from(self[id].units) * UNIT))
+        parts.map(|id| (self.address(id), self.bytes(id)))
     }
 }
 

@@ -58,7 +58,6 @@ pub trait DeviceMemory {
 
     fn forget_event(&self, event: EventId);
 
-    /// Free and total memory of the device now.
     fn available(&self) -> CudaResult<Available>;
 
     // Memory without virtual memory management leaves out what follows.

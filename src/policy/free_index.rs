@@ -135,12 +135,9 @@ impl FreeIndex {
 
     /// Blocks of at least `units`, smallest first.
     pub fn ascending<'a>(&'a self, blocks: &'a Blocks, units: u32) -> impl Iterator<Item = Id> + 'a {
-        let links = |id: Id| (id != NONE).then_some(id);
         let next_slot = move |slot: usize| (slot < LARGEST_LISTED_UNITS).then(|| self.listed_from(slot)).flatten();
         let slots = std::iter::successors(next_slot(units.max(1) as usize - 1), move |&slot| next_slot(slot + 1));
-        let listed = slots.flat_map(move |slot| {
-            std::iter::successors(links(self.heads[slot]), move |&id| links(blocks[id].list_next))
-        });
+        let listed = slots.flat_map(move |slot| in_list(blocks, self.heads[slot]));
         let largest = self.largest.iter().filter(move |&&(largest, ..)| largest >= units);
         let large = self.large.range((units, 0, 0)..).chain(largest);
         listed.chain(large.map(|&(_, _, id)| id))
@@ -173,12 +170,14 @@ impl FreeIndex {
         let large = largest
             .chain(self.large.range((least, 0, 0)..).rev())
             .map(|&(_, _, id)| id);
-        let lists = (least.max(1) as usize - 1..LARGEST_LISTED_UNITS)
-            .rev()
-            .map(|slot| self.heads[slot]);
-        let links = |id: Id| (id != NONE).then_some(id);
-        let listed =
-            lists.flat_map(move |head| std::iter::successors(links(head), move |&id| links(blocks[id].list_next)));
+        let slots = (least.max(1) as usize - 1..LARGEST_LISTED_UNITS).rev();
+        let listed = slots.flat_map(move |slot| in_list(blocks, self.heads[slot]));
         large.chain(listed)
     }
+}
+
+/// The blocks of a list, from the first on.
+fn in_list(blocks: &Blocks, first: Id) -> impl Iterator<Item = Id> {
+    let some = |id: Id| (id != NONE).then_some(id);
+    std::iter::successors(some(first), move |&id| some(blocks[id].list_next))
 }

@@ -123,7 +123,6 @@ impl Strategy {
         }
     }
 
-    /// Another spelling that is accepted.
     fn alias(self) -> Option<&'static str> {
         (self == Strategy::AutoGrowth).then_some("autogrow")
     }
@@ -168,11 +167,6 @@ impl Strategy {
             ],
             Strategy::AutoGrowth => &[("FLAGS_auto_growth_chunk_size_in_mb", |settings| settings.chunk_bytes)],
         }
-    }
-
-    /// A new policy for one context; `None` if the strategy forwards each call and needs none.
-    pub fn create(self, settings: &Settings) -> Option<Box<Policy>> {
-        Policy::of_strategy(self, settings)
     }
 
     pub fn parse(text: &str) -> Option<Self> {

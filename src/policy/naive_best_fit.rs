@@ -17,6 +17,7 @@ use crate::work::{Ask, Obtain, Work};
 /// The share of the available memory that Paddle never reserves.
 const UNRESERVED_SHARE: f64 = 0.05;
 
+#[derive(Default)]
 pub struct NaiveBestFit {
     settings: Settings,
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
@@ -31,9 +32,7 @@ impl NaiveBestFit {
     pub fn new(settings: &Settings) -> Self {
         NaiveBestFit {
             settings: settings.clone(),
-            largest_reservation: None,
-            reserved: false,
-            available: None,
+            ..NaiveBestFit::default()
         }
     }
 

@@ -166,10 +166,8 @@ mod tests {
     #[test]
     fn the_strongest_row_decides() {
         let without = |failing: &[&str]| without(Strategy::AutoGrowth, failing, &[]);
-        assert_eq!(
-            without(&["stitch_of_handles", "alias_beside_blocked_work"]),
-            Some(MapOnce)
-        );
+        let two = ["stitch_of_handles", "alias_beside_blocked_work"];
+        assert_eq!(without(&two), Some(MapOnce));
         let more = ["stitch_of_handles", "vmm_in_capture"];
         assert_eq!(without(&more), Some(Chunks));
         let most = ["stitch_of_handles", "vmm_in_capture", "event_query_beside_blocked_work"];
@@ -193,11 +191,8 @@ mod tests {
             (Strategy::NaiveBestFit, &[FREE], &[], Some(Passthrough)),
         ];
         for (strategy, failing, holding, instead) in cases {
-            assert_eq!(
-                without(strategy, failing, holding),
-                instead,
-                "{strategy:?}, {failing:?}"
-            );
+            let found = without(strategy, failing, holding);
+            assert_eq!(found, instead, "{strategy:?}, {failing:?}");
         }
     }
 

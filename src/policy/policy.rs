@@ -97,20 +97,22 @@ impl Rules {
     }
 }
 
+impl Strategy {
+    /// A new policy for one context; `None` if the strategy forwards each call and needs none.
+    pub fn create(self, settings: &Settings) -> Option<Box<Policy>> {
+        Some(Policy::with(match self {
+            Strategy::Passthrough => return None,
+            Strategy::NaiveBestFit => Rules::NaiveBestFit(NaiveBestFit::new(settings)),
+            Strategy::AutoGrowth => Rules::AutoGrowth(AutoGrowth::new(settings)),
+        }))
+    }
+}
+
 impl Policy {
     /// Boxed, because a pool is also made on threads with small stacks.
     fn with(rules: Rules) -> Box<Policy> {
         let arena = Arena::new();
         Box::new(Policy { arena, rules })
-    }
-
-    /// `None` if the strategy forwards each call and needs no policy.
-    pub(crate) fn of_strategy(strategy: Strategy, settings: &Settings) -> Option<Box<Policy>> {
-        Some(Policy::with(match strategy {
-            Strategy::Passthrough => return None,
-            Strategy::NaiveBestFit => Rules::NaiveBestFit(NaiveBestFit::new(settings)),
-            Strategy::AutoGrowth => Rules::AutoGrowth(AutoGrowth::new(settings)),
-        }))
     }
 
     /// The policy of a new subpool. It must be called with a `ParentMemory`.
@@ -193,7 +195,7 @@ impl Policy {
     /// has ended. `None` if a wait changes nothing. Other requests may come during the wait.
     pub fn begin_wait(&mut self) -> Option<WaitTicket> {
         let memory = self.rules.mapped_memory();
-        let helps = !self.all_clean() || memory.is_some_and(|memory| memory.stitches.wants_wait(&self.arena));
+        let helps = !self.arena.all_clean() || memory.is_some_and(|memory| memory.stitches.wants_wait(&self.arena));
         helps.then(|| self.arena.begin_wait())
     }
 
@@ -202,11 +204,6 @@ impl Policy {
         let rules = &self.rules;
         self.arena
             .end_wait(ticket, |arena, clean| rules.after_clean(arena, clean));
-    }
-
-    /// Whether every free block is clean.
-    pub fn all_clean(&self) -> bool {
-        self.arena.all_clean()
     }
 
     /// Makes events due on all streams that may use dirty blocks.
@@ -240,7 +237,6 @@ impl Policy {
         statistics
     }
 
-    /// Every live block.
     pub fn live(&self) -> Vec<Block> {
         let memory = self.rules.mapped_memory().into_iter();
         let in_stitches = memory.flat_map(|memory| memory.stitches.live());

@@ -17,19 +17,19 @@ const LARGE_PAGE_BYTES: u64 = 2 << 20;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     /// Bytes that the job asked for.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The same, rounded up.
     pub(crate) units: u32,
     /// The address of the block is a multiple of so many units.
     pub(crate) alignment: u32,
     /// The stream that will use the block, if the request names it.
-    pub(crate) stream: Option<u64>,
+    pub stream: Option<u64>,
     /// Whether the caller waits for its own work as long as it takes, before it takes the answer out of memory.
-    pub(crate) is_patient: bool,
+    pub is_patient: bool,
     /// Whether a stream capture is open. Captured work runs later, so the order of a stream promises nothing.
     pub(crate) capturing: bool,
     /// Whether the caller alone makes the policy grow now; see `Decision::Grow`.
-    pub(crate) may_grow: bool,
+    pub may_grow: bool,
     /// Whether the events of dirty blocks were looked at for this request.
     pub(crate) has_looked: bool,
     /// Whether idle memory was given back for this request.
@@ -95,28 +95,9 @@ impl Request {
         Request { last_resort, ..self }
     }
 
-    pub fn is_patient(&self) -> bool {
-        self.is_patient
-    }
-
     /// `capturing`: whether a stream capture is open.
     pub fn during_capture(self, capturing: bool) -> Self {
         Request { capturing, ..self }
-    }
-
-    /// From now on the caller alone makes the policy grow; see `Decision::Grow`.
-    pub fn grow_alone(&mut self) {
-        self.may_grow = true;
-    }
-
-    /// Bytes that the job asked for.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The stream that will use the block, if the request names it.
-    pub fn stream(&self) -> Option<u64> {
-        self.stream
     }
 
     /// Bytes that the block for this request has.

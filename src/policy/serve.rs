@@ -206,7 +206,7 @@ pub fn serve_on<'a>(
             }
             Step::Grow => {
                 growing = holder.growing()?;
-                request.grow_alone();
+                request.may_grow = true;
             }
             Step::Done(answer, due) => break (answer, due),
         }

@@ -101,21 +101,19 @@ mod tests {
 
     #[test]
     fn what_was_waited_for_in_vain_is_not_waited_for_again() {
+        const LONG: Duration = Duration::from_secs(3600);
         let under_way = UnderWay::default();
-        assert!(!under_way.wait_at_most(Duration::from_secs(3600)), "nothing has begun");
+        assert!(!under_way.wait_at_most(LONG), "nothing has begun");
         let stuck = under_way.begin();
         assert!(!under_way.wait_at_most(Duration::from_millis(1)));
-        assert!(
-            !under_way.wait_at_most(Duration::from_secs(3600)),
-            "it is known to be stuck"
-        );
+        assert!(!under_way.wait_at_most(LONG), "it is known to be stuck");
         let waits = || {
             let later = under_way.begin();
             let both = Barrier::new(2);
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| {
                     both.wait();
-                    under_way.wait_at_most(Duration::from_secs(3600))
+                    under_way.wait_at_most(LONG)
                 });
                 both.wait();
                 std::thread::sleep(Duration::from_millis(10));

@@ -38,7 +38,11 @@ impl Work {
     pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
         match self {
             Work::Ask(ask) => ask.carry_out(memory),
-            Work::Look(batches) => batches.iter_mut().for_each(|looked| looked.carry_out(memory)),
+            Work::Look(batches) => {
+                for looked in batches {
+                    looked.are_done = looked.events.iter().all(|&event| memory.event_is_done(event));
+                }
+            }
             Work::Record(record) => record.carry_out(memory),
             Work::Forget(events) => events.drain(..).for_each(|event| memory.forget_event(event)),
             Work::Obtain(obtain) => obtain.carry_out(memory),
@@ -53,10 +57,12 @@ impl Work {
         matches!(self, Work::Return(_) | Work::Unmap(_))
     }
 
-    /// Bytes that this work has given back to the next layer.
     pub fn given_back(&self) -> u64 {
         match self {
-            Work::Return(give_back) => give_back.given_back(),
+            Work::Return(Return { pieces, .. }) => {
+                let gone = pieces.iter().filter(|piece| piece.is_gone);
+                gone.map(|piece| piece.size).sum()
+            }
             Work::Unmap(unmap) => unmap.given_back(),
             _ => 0,
         }
@@ -93,12 +99,6 @@ pub struct Looked {
     pub(crate) are_done: bool,
 }
 
-impl Looked {
-    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
-        self.are_done = self.events.iter().all(|&event| memory.event_is_done(event));
-    }
-}
-
 /// Events to be recorded on the streams that may use the blocks of a batch.
 #[derive(Debug)]
 pub struct Record {
@@ -129,7 +129,6 @@ impl Record {
     }
 }
 
-/// A segment to be obtained.
 #[derive(Debug)]
 pub struct Obtain {
     /// Bytes to ask for.
@@ -212,10 +211,5 @@ impl Return {
             // Giving memory back waits for the device, which an open stream capture does not allow.
             piece.is_gone = !memory.is_capturing() && memory.free(piece.address, piece.size).is_ok();
         }
-    }
-
-    fn given_back(&self) -> u64 {
-        let gone = self.pieces.iter().filter(|piece| piece.is_gone);
-        gone.map(|piece| piece.size).sum()
     }
 }

@@ -80,7 +80,6 @@ impl Bill {
         wanted.map(|&call| self.count(call)).sum()
     }
 
-    /// Calls that change which memory the process has, or where it is mapped.
     pub fn memory_calls(&self) -> u64 {
         self.sum(Call::changes_memory)
     }
@@ -105,7 +104,6 @@ impl Bill {
         self
     }
 
-    /// What calls and waits took together.
     pub fn total_ns(&self) -> u64 {
         self.driver_ns.saturating_add(self.waited_ns)
     }

@@ -82,7 +82,6 @@ impl Prices {
         Ok(Prices(table))
     }
 
-    /// The names and figures of the table.
     pub fn rows(&self) -> Vec<(&'static str, f64)> {
         self.0.rows()
     }

@@ -152,25 +152,15 @@ const _: () = assert!(size_of::<Seat>() == 128 && size_of::<Account>() == 128 * 
 /// What a process knows of its seat: the seat's index, and how the latest operation on the seat ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatHandle {
-    seat: usize,
+    pub(super) seat: usize,
     /// The number of the operation that began last.
     number: u64,
     /// Whether that operation took effect.
     done: bool,
-    held: u64,
+    /// Bytes that the process holds.
+    pub held: u64,
     /// No process expects a word with an operation of this seat from the next number up to this one.
     fresh_until: u64,
-}
-
-impl SeatHandle {
-    /// Bytes that the process holds.
-    pub fn held(&self) -> u64 {
-        self.held
-    }
-
-    pub(super) fn seat(&self) -> usize {
-        self.seat
-    }
 }
 
 /// Bytes were refused: all processes together would have used more than the limit.
@@ -179,10 +169,6 @@ pub struct Refused {
     /// Bytes that all processes used when the request was refused.
     pub used: u64,
 }
-
-/// A function that an operation calls before each step that other processes can see. Tests stop an operation there.
-trait Steps: FnMut() {}
-impl<F: FnMut()> Steps for F {}
 
 /// The used bytes that the first word of an account holds.
 pub(super) fn used_in(word: u64) -> u64 {
@@ -238,12 +224,8 @@ impl Account {
 
     /// Takes `bytes`, unless all processes together would then use more than `limit`.
     pub fn take(&self, handle: &mut SeatHandle, bytes: u64, limit: u64) -> Result<(), Refused> {
-        self.operate(
-            handle,
-            &|used| used.checked_add(bytes).filter(|&sum| sum <= limit.min(MAX_BYTES)),
-            bytes as i64,
-            &mut || {},
-        )
+        let becomes = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit.min(MAX_BYTES));
+        self.operate(handle, &becomes, bytes as i64, &mut || {})
     }
 
     /// Adds `bytes` that the process already has, whatever the limit. Fails only if the account would exceed
@@ -256,24 +238,21 @@ impl Account {
     pub fn give(&self, handle: &mut SeatHandle, bytes: u64) {
         let bytes = bytes.min(handle.held);
         if bytes > 0 {
+            let becomes = |used: u64| Some(used.saturating_sub(bytes));
             // An operation that lowers the used bytes is never refused.
-            let _ = self.operate(
-                handle,
-                &|used| Some(used.saturating_sub(bytes)),
-                -(bytes as i64),
-                &mut || {},
-            );
+            let _ = self.operate(handle, &becomes, -(bytes as i64), &mut || {});
         }
     }
 
     /// Does one operation, which adds `change` to the bytes that the seat holds. `becomes` computes the used bytes
-    /// after the operation from those before it; `None` refuses the operation.
+    /// after the operation from those before it; `None` refuses the operation. `step` is called before each step that
+    /// other processes can see: tests stop an operation there.
     fn operate(
         &self,
         handle: &mut SeatHandle,
         becomes: &dyn Fn(u64) -> Option<u64>,
         change: i64,
-        step: &mut impl Steps,
+        step: &mut impl FnMut(),
     ) -> Result<(), Refused> {
         let state = &self.seats[handle.seat];
         // If the seat's last operation did not take effect, this operation gets the same number.

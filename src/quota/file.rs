@@ -1,12 +1,10 @@
 //! The file that holds an account. The folder that the processes of a group share has one file for each device. `seats`
 //! says which process has which seat of the file.
 
-use std::ffi::CString;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -60,14 +58,11 @@ impl Head {
     /// of the machine it is does not matter: the locks on the seats tell who is alive.
     pub(super) fn check(bytes: [u8; size_of::<Head>()], uuid: [u8; 16]) -> Result<(), Problem> {
         // SAFETY: all fields are numbers, so any bytes are a head.
-        let (found, expected) = (
-            unsafe { std::mem::transmute::<[u8; size_of::<Head>()], Head>(bytes) },
-            Head::new(uuid),
-        );
+        let found = unsafe { std::mem::transmute::<[u8; size_of::<Head>()], Head>(bytes) };
         if found.magic != MAGIC {
             return Err(Distrust::NoAccount.into());
         }
-        if (found.version, found.seats) != (VERSION, expected.seats) {
+        if (found.version, found.seats) != (VERSION, SEATS as u32) {
             return Err(Problem::OtherLayout(found.version));
         }
         if found.uuid != uuid {
@@ -86,6 +81,11 @@ pub(super) struct Layout {
     pub(super) account: Account,
 }
 
+/// The UUID that an account's file is named by.
+pub(super) fn uuid_in_name(path: &Path) -> Option<[u8; 16]> {
+    path.file_stem().and_then(|stem| stem.to_str()).and_then(parse_uuid)
+}
+
 /// The byte that stands for a seat. The bytes that are locked need not exist, and say nothing.
 pub(super) fn byte(seat: usize) -> Range<i64> {
     let byte = (offset_of!(Layout, account) + seat) as i64;
@@ -97,10 +97,9 @@ pub(super) fn all_seats() -> Range<i64> {
     byte(0).start..byte(SEATS).start
 }
 
-/// An open account.
 pub struct SharedAccount {
     layout: *const Layout,
-    path: PathBuf,
+    pub path: PathBuf,
     file: FileId,
     /// The seats that this process has. A thread holds this mutex while it locks seats.
     pub(super) own: Mutex<Own>,
@@ -148,13 +147,13 @@ impl SharedAccount {
 
     /// Removes a file that cannot be trusted, so that it can be made anew.
     fn replace(path: &Path, uuid: [u8; 16]) -> Result<(), Problem> {
-        let _guard = FolderLock::new(path.parent().unwrap_or(Path::new("/")))?;
+        let _guard = lock_folder(path.parent().unwrap_or(Path::new("/")))?;
         // Another process may have replaced it before this one had the lock.
         let Err(Problem::Distrusted(why)) = Self::open_existing(path, uuid) else {
             return Ok(());
         };
         // A symbolic link cannot be opened. Nobody has a seat in it.
-        if let Ok(file) = Descriptor::open(&c_path(path)?, libc::O_RDONLY | libc::O_NONBLOCK) {
+        if let Ok(file) = Descriptor::open(path, libc::O_RDONLY | libc::O_NONBLOCK) {
             let fd = file.number().ok_or(Problem::Closed)?;
             if Owner::of(fd).finds_locked(fd, all_seats()).map_err(Problem::of_lock)? {
                 return Err(Problem::InUse(why));
@@ -165,22 +164,20 @@ impl SharedAccount {
     }
 
     /// Opens the account of a device if its file exists and can be trusted. Creates nothing.
-    pub fn find(folder: &Path, uuid: [u8; 16]) -> Option<SharedAccount> {
-        Self::open_existing(&Self::path_in(folder, uuid), uuid).ok()
+    pub fn find(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
+        Self::open_existing(&Self::path_in(folder, uuid), uuid)
     }
 
     /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error
     /// says why the file cannot be used.
     pub fn open_path(path: &Path) -> Result<SharedAccount, Problem> {
-        let name = path.file_stem().and_then(|stem| stem.to_str());
-        let uuid = name.and_then(parse_uuid).ok_or(Problem::NotNamed)?;
-        Self::open_existing(path, uuid)
+        Self::open_existing(path, uuid_in_name(path).ok_or(Problem::NotNamed)?)
     }
 
     fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
         let path = std::path::absolute(path)?;
         // If a FIFO has this name, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
-        let file = Descriptor::open(&c_path(&path)?, libc::O_RDWR | libc::O_NONBLOCK);
+        let file = Descriptor::open(&path, libc::O_RDWR | libc::O_NONBLOCK);
         let file = file.map_err(|errno| match errno {
             libc::ENOENT => Problem::Missing,
             libc::ELOOP => Distrust::Link.into(),
@@ -191,7 +188,7 @@ impl SharedAccount {
             Ok(layout) => Ok(SharedAccount {
                 layout,
                 path,
-                file: file.file(),
+                file: file.file,
                 own: Mutex::new(Own {
                     seats: Vec::new(),
                     look: Look {
@@ -245,18 +242,9 @@ impl SharedAccount {
                 shown(path)
             );
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (bytes, protection) = (size_of::<Layout>(), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: the kernel chooses the address, so no memory in use is replaced.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                size_of::<Layout>(),
-                protection,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(Problem::of_call(files::errno()));
         }
@@ -272,7 +260,7 @@ impl SharedAccount {
         // A random number. Processes of several containers can have the same process id.
         let number = RandomState::new().hash_one(std::process::id());
         let fresh = path.with_extension(format!("{EXTENSION}.{number:016x}"));
-        let file = Descriptor::open(&c_path(&fresh)?, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
+        let file = Descriptor::open(&fresh, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
         let file = file.map_err(Problem::of_call)?;
         let filled = match file.number() {
             Some(fd) => Self::fill(fd, uuid).map_err(|problem| file.number().map_or(Problem::Closed, |_| problem)),
@@ -308,14 +296,10 @@ impl SharedAccount {
         unsafe { &(*self.layout).account }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Opens the file anew. Fails if the job has no descriptor left, or if another file has its place by now.
     pub(super) fn open_again(&self) -> Result<Descriptor, Problem> {
-        match Descriptor::open(&c_path(&self.path)?, libc::O_RDWR | libc::O_NONBLOCK) {
-            Ok(file) if file.file() == self.file => Ok(file),
+        match Descriptor::open(&self.path, libc::O_RDWR | libc::O_NONBLOCK) {
+            Ok(file) if file.file == self.file => Ok(file),
             Ok(_) | Err(libc::ENOENT) => Err(self.tell_gone()),
             Err(errno) => Err(Problem::of_call(errno)),
         }
@@ -378,29 +362,23 @@ fn make_folder(folder: &Path) -> Result<PathBuf, Problem> {
 /// Renames a complete file, unless the name is taken: then another process was first, and its file serves.
 fn give_name(fresh: &Path, path: &Path) -> Result<(), Problem> {
     const RENAME_NOREPLACE: libc::c_uint = 1;
-    let (from, to) = (c_path(fresh)?, c_path(path)?);
+    let name = |path| files::c_path(path).map_err(Problem::of_call);
+    let (from, to) = (name(fresh)?, name(path)?);
     let here = libc::AT_FDCWD;
     // SAFETY: both names are C strings. The raw call needs no recent glibc.
     let renamed = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            here,
-            from.as_ptr(),
-            here,
-            to.as_ptr(),
-            RENAME_NOREPLACE,
-        )
+        let (from, to) = (from.as_ptr(), to.as_ptr());
+        libc::syscall(libc::SYS_renameat2, here, from, here, to, RENAME_NOREPLACE)
     };
     if renamed == 0 {
         return Ok(());
     }
     match files::errno() {
-        libc::EEXIST => Ok(()),
-        // Another process has removed the fresh file, so `open` makes another.
-        libc::ENOENT => Ok(()),
+        // Another process has the name, or has removed the fresh file, so `open` makes another.
+        libc::EEXIST | libc::ENOENT => Ok(()),
         // Some file systems always replace.
         libc::EINVAL | libc::ENOSYS => {
-            let _guard = FolderLock::new(path.parent().unwrap_or(Path::new("/")))?;
+            let _guard = lock_folder(path.parent().unwrap_or(Path::new("/")))?;
             if path.symlink_metadata().is_ok() {
                 return Ok(());
             }
@@ -410,35 +388,24 @@ fn give_name(fresh: &Path, path: &Path) -> Result<(), Problem> {
     }
 }
 
-/// A lock on the folder. Only the process that holds the lock replaces files in the folder. The kernel drops the lock if the
-/// process dies, or if the job closes the descriptor.
-struct FolderLock {
-    _folder: Descriptor,
-}
-
-impl FolderLock {
-    fn new(folder: &Path) -> Result<FolderLock, Problem> {
-        let opened = Descriptor::open(&c_path(folder)?, libc::O_RDONLY | libc::O_DIRECTORY);
-        let opened = opened.map_err(Problem::of_call)?;
-        // A process holds the lock only for a few file operations. If the process that holds the lock is stopped
-        // meanwhile, the calling process gives up after 2 s.
-        for _ in 0..2000 {
-            let fd = opened.number().ok_or(Problem::Closed)?;
-            // SAFETY: flock takes numbers only.
-            if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-                return Ok(FolderLock { _folder: opened });
-            }
-            if files::errno() != libc::EWOULDBLOCK && files::errno() != libc::EINTR {
-                return Err(Problem::of_call(files::errno()));
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+/// Locks the folder, until what is returned is dropped. Only the process that holds the lock replaces files in the
+/// folder. The kernel drops the lock if the process dies, or if the job closes the descriptor.
+fn lock_folder(folder: &Path) -> Result<Descriptor, Problem> {
+    let opened = Descriptor::open(folder, libc::O_RDONLY | libc::O_DIRECTORY).map_err(Problem::of_call)?;
+    // A process holds the lock only for a few file operations. If the process that holds the lock is stopped meanwhile,
+    // the calling process gives up after 2 s.
+    for _ in 0..2000 {
+        let fd = opened.number().ok_or(Problem::Closed)?;
+        // SAFETY: flock takes numbers only.
+        if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(opened);
         }
-        Err(Problem::FolderLocked)
+        if files::errno() != libc::EWOULDBLOCK && files::errno() != libc::EINTR {
+            return Err(Problem::of_call(files::errno()));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
-}
-
-fn c_path(path: &Path) -> Result<CString, Problem> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Problem::NulByte)
+    Err(Problem::FolderLocked)
 }
 
 #[cfg(test)]
@@ -465,11 +432,8 @@ mod tests {
             });
             let first = opened[0].as_ref().unwrap();
             assert!(opened.iter().all(|file| file.as_ref().unwrap() == first));
-            assert_eq!(
-                std::fs::read_dir(folder.path()).unwrap().count(),
-                1,
-                "nothing else is left"
-            );
+            let files = std::fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(files, 1, "nothing else is left");
         }
     }
 }

@@ -9,10 +9,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use base::locks::Owner;
-use base::uuid::parse_uuid;
 
 use super::account::{Account, used_in};
-use super::file::{Head, Layout, all_seats};
+use super::file::{Head, Layout, all_seats, uuid_in_name};
 use super::problem::{Distrust, Problem};
 
 /// What an account says, in bytes.
@@ -25,10 +24,8 @@ pub struct Glimpse {
     pub limit: Option<u64>,
 }
 
-/// Reads the account in this file.
 pub fn glimpse(path: &Path) -> Result<Glimpse, Problem> {
-    let name = path.file_stem().and_then(|stem| stem.to_str());
-    let uuid = name.and_then(parse_uuid).ok_or(Distrust::OtherDevice)?;
+    let uuid = uuid_in_name(path).ok_or(Distrust::OtherDevice)?;
     // With O_NONBLOCK a pipe of this name is opened at once, and is then refused.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

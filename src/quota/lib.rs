@@ -1,9 +1,9 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
 //! `limits` parses the text of limits, and `account` counts the bytes that each process holds. `file` lets several
-//! processes share an account, `glimpse` reads one from outside, `seats` tells which of them are alive, `reclaim` asks them for idle memory, and `locks` calls the
-//! kernel. A device with neither
-//! a limit nor a shared account has no `DeviceQuota`, so nothing is counted for its allocations here.
+//! processes share an account, `glimpse` reads one from outside, `seats` tells which of them are alive, `reclaim` asks
+//! them for idle memory, and `locks` calls the kernel. A device with neither a limit nor a shared account has no
+//! `DeviceQuota`, so nothing is counted for its allocations here.
 
 mod account;
 pub mod file;
@@ -30,25 +30,19 @@ use seats::Holder;
 
 use base::cuda::MAX_DEVICES;
 use base::identity;
+use base::named;
 use base::sync::lock;
 use base::uuid::uuid_text;
 
-/// Whose memory counts towards a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
-    /// This process alone.
-    #[default]
-    Process,
-    /// All processes that share an account.
-    Group,
-}
-
-impl Scope {
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Process => "process",
-            Scope::Group => "group",
-        }
+named! {
+    /// Whose memory counts towards a limit.
+    #[derive(Default)]
+    pub enum Scope {
+        /// This process alone.
+        #[default]
+        Process => "process",
+        /// All processes that share an account.
+        Group => "group",
     }
 }
 
@@ -82,30 +76,6 @@ pub struct Device {
     pub total: u64,
 }
 
-/// Where the account of a device is.
-enum AnyAccount {
-    /// In memory that only this process has.
-    Own(Box<Account>),
-    /// In a file that other processes map as well.
-    Shared(&'static SharedAccount),
-}
-
-impl AnyAccount {
-    fn get(&self) -> &Account {
-        match self {
-            AnyAccount::Own(account) => account,
-            AnyAccount::Shared(shared) => shared.account(),
-        }
-    }
-
-    fn shared(&self) -> Option<&'static SharedAccount> {
-        match self {
-            AnyAccount::Own(_) => None,
-            AnyAccount::Shared(shared) => Some(shared),
-        }
-    }
-}
-
 /// The limit and the account of one device; at least one of a limit and a shared account exists.
 pub struct DeviceQuota {
     pub uuid: [u8; 16],
@@ -114,7 +84,9 @@ pub struct DeviceQuota {
     /// The environment variable that set the limit.
     pub from: &'static str,
     pub assumed_context: u64,
-    account: AnyAccount,
+    /// In memory that only this process has, or in the file of `shared`.
+    account: &'static Account,
+    shared: Option<&'static SharedAccount>,
     /// The seat of this process in the account.
     seat: Mutex<SeatHandle>,
     /// Bytes that the driver held at the last measurement for this process besides its allocations (its contexts).
@@ -134,36 +106,28 @@ impl DeviceQuota {
         let settings = &quota.settings;
         let number = u32::try_from(device.ordinal).ok();
         let mut limit = settings.limits.of(number, &uuid_text(device.uuid), device.total);
-        let shared = match quota.take_seat(device.uuid) {
-            Ok(shared) => shared,
-            Err(problem) if settings.strict && limit.is_some() => {
+        let shared = quota.take_seat(device.uuid).unwrap_or_else(|problem| {
+            if settings.strict && limit.is_some() {
                 base::say::error!(
                     "{problem}; this process gets no memory of the device, because VRAMSHIM_STRICT is set"
                 );
                 limit = Some(0);
-                None
-            }
-            Err(problem) => {
+            } else {
                 base::say::error!("{problem}; limits hold for this process alone");
-                None
             }
-        };
-        let scope = if shared.is_some() {
-            settings.scope
-        } else {
-            Scope::Process
-        };
-        let (account, seat) = match shared {
-            Some((account, seat)) => (AnyAccount::Shared(account), seat),
+            None
+        });
+        let scope = shared.map_or(Scope::Process, |_| settings.scope);
+        let (shared, account, seat) = match shared {
+            Some((shared, seat)) => (Some(shared), shared.account(), seat),
             None => {
                 // SAFETY: an account may be all zero; no process holds bytes of it then.
-                let account: Box<Account> = unsafe { Box::new_zeroed().assume_init() };
-                let seat = account.handle(0);
-                (AnyAccount::Own(account), seat)
+                let account: &Account = Box::leak(unsafe { Box::new_zeroed().assume_init() });
+                (None, account, account.handle(0))
             }
         };
         if scope == Scope::Group {
-            account.get().limit.store(limit.unwrap_or(0), Ordering::SeqCst);
+            account.limit.store(limit.unwrap_or(0), Ordering::SeqCst);
         }
         DeviceQuota {
             uuid: device.uuid,
@@ -172,6 +136,7 @@ impl DeviceQuota {
             from: settings.from,
             assumed_context: settings.assumed_context,
             account,
+            shared,
             seat: Mutex::new(seat),
             context_bytes: AtomicU64::new(0),
         }
@@ -186,12 +151,12 @@ impl DeviceQuota {
         let refused = |used| Refusal { limit, used };
         let mut seat = lock(&self.seat);
         if self.scope == Scope::Process {
-            let held = seat.held();
+            let held = seat.held;
             let fits = held.checked_add(bytes).is_some_and(|sum| sum <= limit);
-            let added = fits && self.account.get().add(&mut seat, bytes).is_ok();
+            let added = fits && self.account.add(&mut seat, bytes).is_ok();
             return if added { Ok(()) } else { Err(refused(held)) };
         }
-        let mut take = || self.account.get().take(&mut seat, bytes, limit);
+        let mut take = || self.account.take(&mut seat, bytes, limit);
         let taken = take().or_else(|_| {
             // The bytes of dead processes may still count as used.
             self.reap();
@@ -204,14 +169,13 @@ impl DeviceQuota {
     pub fn add(&self, bytes: u64) {
         if bytes > 0 {
             // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
-            let _ = self.account.get().add(&mut lock(&self.seat), bytes);
+            let _ = self.account.add(&mut lock(&self.seat), bytes);
         }
     }
 
-    /// Subtracts `bytes` from what this process holds.
     pub fn give(&self, bytes: u64) {
         if bytes > 0 {
-            self.account.get().give(&mut lock(&self.seat), bytes);
+            self.account.give(&mut lock(&self.seat), bytes);
         }
     }
 
@@ -221,11 +185,11 @@ impl DeviceQuota {
         // thread has swapped in but not added yet.
         let mut seat = lock(&self.seat);
         let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
-        let shown = &self.account.get().seat(seat.seat()).contexts;
+        let shown = &self.account.seat(seat.seat).contexts;
         shown.store(bytes, Ordering::SeqCst);
         // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
-        let _ = self.account.get().add(&mut seat, bytes.saturating_sub(before));
-        self.account.get().give(&mut seat, before.saturating_sub(bytes));
+        let _ = self.account.add(&mut seat, bytes.saturating_sub(before));
+        self.account.give(&mut seat, before.saturating_sub(bytes));
     }
 
     /// Bytes that the driver held for this process besides its allocations when they were last measured.
@@ -235,7 +199,7 @@ impl DeviceQuota {
 
     /// Bytes that this process holds, its contexts included.
     pub fn held(&self) -> u64 {
-        lock(&self.seat).held()
+        lock(&self.seat).held
     }
 
     /// A copy of this process's seat. Each operation changes the seat's number, so two equal copies show that no bytes
@@ -250,7 +214,7 @@ impl DeviceQuota {
             return self.held();
         }
         self.reap();
-        self.account.get().used()
+        self.account.used()
     }
 
     /// Bytes that may still be taken; `None` if there is no limit.
@@ -260,26 +224,28 @@ impl DeviceQuota {
 
     /// Subtracts what dead processes held from a shared account.
     fn reap(&self) {
-        if let Some(shared) = self.account.shared() {
+        if let Some(shared) = self.shared {
             shared.reap();
         }
     }
 
     /// The seat of this process as one that answers requests for memory; `None` if the account is not shared.
     pub fn listener(&self) -> Option<Listener> {
-        let seat = || lock(&self.seat).seat();
-        Some(Listener::new(self.account.shared()?, seat()))
+        Some(Listener {
+            account: self.shared?,
+            seat: lock(&self.seat).seat,
+        })
     }
 
     /// Asks the other processes that share the account to give idle memory back, and waits until they have, but not
     /// longer than `LONGEST_WAIT`.
     pub fn ask_others(&self) -> Asked {
-        self.account.shared().map(SharedAccount::ask_others).unwrap_or_default()
+        self.shared.map(SharedAccount::ask_others).unwrap_or_default()
     }
 
     /// The living processes that hold memory in this device's account.
     pub fn holders(&self) -> Vec<Holder> {
-        match self.account.shared() {
+        match self.shared {
             Some(shared) => shared.holders(),
             None => vec![Holder {
                 pid: std::process::id(),
@@ -303,7 +269,7 @@ pub struct View {
 pub struct Quota {
     settings: Settings,
     /// Whether any device may have a limit or a shared account.
-    is_in_force: bool,
+    pub is_in_force: bool,
     /// By ordinal; `None` for a device that has neither a limit nor a shared account.
     devices: [OnceCell<Option<DeviceQuota>>; MAX_DEVICES],
     /// The open shared accounts, by the device's UUID. A process opens each account's file once and never closes it.
@@ -318,12 +284,6 @@ impl Quota {
             devices: [const { OnceCell::new() }; MAX_DEVICES],
             opened: Mutex::default(),
         }
-    }
-
-    /// Whether any device may have a limit or a shared account.
-    #[inline]
-    pub fn is_in_force(&self) -> bool {
-        self.is_in_force
     }
 
     /// The quota of a device, if it has one. Calls `find`, which describes the device, until `find` has succeeded once.
@@ -385,7 +345,7 @@ impl Quota {
             used: 0,
             holders: Vec::new(),
         };
-        let Some(shared) = self.account(uuid, SharedAccount::find) else {
+        let Ok(Some(shared)) = self.account(uuid, SharedAccount::find) else {
             return limit.is_some().then_some(view);
         };
         view.holders = shared.holders();
@@ -398,35 +358,32 @@ impl Quota {
         Some(view)
     }
 
-    /// The shared account of a device. `open` is called until it has succeeded once for the device.
-    fn account(
+    /// The shared account of a device; `None` if accounts are not shared. `open` is called until it has succeeded once
+    /// for the device.
+    fn account<E>(
         &self,
         uuid: [u8; 16],
-        open: impl FnOnce(&Path, [u8; 16]) -> Option<SharedAccount>,
-    ) -> Option<&'static SharedAccount> {
-        let folder = self.settings.accounts.as_deref()?;
+        open: impl FnOnce(&Path, [u8; 16]) -> Result<SharedAccount, E>,
+    ) -> Result<Option<&'static SharedAccount>, E> {
+        let Some(folder) = self.settings.accounts.as_deref() else {
+            return Ok(None);
+        };
         let mut opened = lock(&self.opened);
         if let Some(account) = opened.get(&uuid) {
-            return Some(account);
+            return Ok(Some(account));
         }
         let account: &'static SharedAccount = Box::leak(Box::new(open(folder, uuid)?));
         opened.insert(uuid, account);
-        Some(account)
+        Ok(Some(account))
     }
 
     /// Takes a seat in the shared account of a device; `None` if accounts are not shared.
     fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, AccountError> {
-        let mut problem = None;
-        let open = |folder: &Path, uuid| {
-            SharedAccount::open(folder, uuid)
-                .map_err(|error| problem = Some(error))
-                .ok()
-        };
-        let Some(account) = self.account(uuid, open) else {
-            return problem.map_or(Ok(None), Err);
+        let Some(account) = self.account(uuid, SharedAccount::open)? else {
+            return Ok(None);
         };
         let seat = account.take_seat().map_err(|why| AccountError {
-            path: account.path().to_owned(),
+            path: account.path.clone(),
             why,
         })?;
         Ok(Some((account, seat)))

@@ -65,11 +65,6 @@ impl Amount {
 pub struct Limits(Vec<(Name, Amount)>);
 
 impl Limits {
-    /// Reads a list of limits in our own dialect.
-    pub fn parse(text: &str) -> Result<Limits, Refused> {
-        Limits::parse_in(Dialect::Own, text)
-    }
-
     /// Reads a list of limits.
     pub fn parse_in(dialect: Dialect, text: &str) -> Result<Limits, Refused> {
         let mut limits = Limits::default();
@@ -102,12 +97,8 @@ impl Limits {
         *self == Limits::whole_devices()
     }
 
-    pub fn limit_every(&mut self, bytes: u64) {
-        self.0.push((Name::Every, Amount::Bytes(bytes)));
-    }
-
-    pub fn limit_number(&mut self, number: u32, bytes: u64) {
-        self.0.push((Name::Number(number), Amount::Bytes(bytes)));
+    pub fn add(&mut self, name: Name, bytes: u64) {
+        self.0.push((name, Amount::Bytes(bytes)));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -191,7 +182,7 @@ mod tests {
     #[test]
     fn nothing_and_zero_are_no_limit() {
         assert_eq!(Limits::default().of(Some(0), "GPU-0", 1), None);
-        let limits = Limits::parse("4GiB,0=0").unwrap();
+        let limits = Limits::parse_in(Dialect::Own, "4GiB,0=0").unwrap();
         let of = |number| limits.of(Some(number), "GPU-0", 1);
         assert_eq!((of(0), of(1)), (None, Some(4 << 30)));
     }
@@ -200,7 +191,7 @@ mod tests {
     fn what_is_no_limit_is_refused() {
         let bad = "|8 parsecs|8|-1|0%|101%|nan%|0=|=8GiB|x=8GiB|0=1GiB,0=2GiB|1GiB,2GiB|GPU-=1GiB|GPU-xyz=1GiB|1GiB,|50 %%|0=1GiB,00=1GiB|8B|1=1023Ki";
         for bad in bad.split('|') {
-            assert!(Limits::parse(bad).is_err(), "{bad}");
+            assert!(Limits::parse_in(Dialect::Own, bad).is_err(), "{bad}");
         }
     }
 }

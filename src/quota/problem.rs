@@ -44,8 +44,6 @@ pub enum Problem {
     NoFolder(Errno),
     #[error("a process keeps the folder locked")]
     FolderLocked,
-    #[error("the path has a NUL byte")]
-    NulByte,
     #[error("its bytes cannot be locked: {0}; name a folder on a file system with locks")]
     NoLocks(Errno),
     #[error("the file was removed while this process uses it")]
@@ -83,19 +81,17 @@ pub struct Errno(pub i32);
 impl Problem {
     /// A system call on a descriptor of the account failed.
     pub(super) fn of_call(errno: i32) -> Problem {
-        if errno == libc::EBADF {
-            Problem::Closed
-        } else {
-            Problem::System(Errno(errno))
+        match errno {
+            libc::EBADF => Problem::Closed,
+            errno => Problem::System(Errno(errno)),
         }
     }
 
     /// The bytes of the file could not be locked.
     pub(super) fn of_lock(errno: i32) -> Problem {
-        if errno == libc::EBADF {
-            Problem::Closed
-        } else {
-            Problem::NoLocks(Errno(errno))
+        match Self::of_call(errno) {
+            Problem::System(errno) => Problem::NoLocks(errno),
+            closed => closed,
         }
     }
 }

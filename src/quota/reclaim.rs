@@ -34,15 +34,11 @@ pub struct Asked {
 /// The seat of a process that answers requests.
 #[derive(Clone, Copy)]
 pub struct Listener {
-    account: &'static SharedAccount,
-    seat: usize,
+    pub(super) account: &'static SharedAccount,
+    pub(super) seat: usize,
 }
 
 impl Listener {
-    pub(super) fn new(account: &'static SharedAccount, seat: usize) -> Listener {
-        Listener { account, seat }
-    }
-
     /// From now on others may ask. The caller has a thread that answers.
     pub fn begin(&self) {
         let seat = self.account.account().seat(self.seat);
@@ -109,12 +105,11 @@ impl SharedAccount {
     pub(super) fn ask_others(&self) -> Asked {
         let end = Instant::now() + LONGEST_WAIT;
         let account = self.account();
-        let requests = self.ask_each();
+        let mut open = self.ask_each();
         let mut asked = Asked {
-            processes: requests.len() as u32,
+            processes: open.len() as u32,
             ..Asked::default()
         };
-        let mut open = requests;
         let mut looked = Instant::now();
         while !open.is_empty() {
             let answers = account.answers.load(SeqCst);
@@ -206,19 +201,12 @@ fn sleep_on_any(words: &[(&AtomicU32, u32)], longest: Duration) -> bool {
     end.tv_nsec = (ns % 1_000_000_000) as libc::c_long;
     // SAFETY: waiters and time outlive the call, and the words are mapped as long as the accounts are in use.
     let woken = unsafe {
-        libc::syscall(
-            libc::SYS_futex_waitv,
-            waiters.as_ptr(),
-            waiters.len(),
-            0,
-            &end,
-            libc::CLOCK_MONOTONIC,
-        )
+        let (first, count, clock) = (waiters.as_ptr(), waiters.len(), libc::CLOCK_MONOTONIC);
+        libc::syscall(libc::SYS_futex_waitv, first, count, 0, &end, clock)
     };
     woken >= 0 || !matches!(base::file::errno(), libc::ENOSYS | libc::EPERM | libc::EINVAL)
 }
 
-/// Wakes all that sleep on `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the word is memory that the caller has.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

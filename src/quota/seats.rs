@@ -57,8 +57,11 @@ impl SharedAccount {
         let mut own = lock(&self.own);
         let mut why = Problem::NoSeat;
         for _ in 0..ROUNDS {
-            match self.try_to_take(&mut own) {
-                Ok(Some(seat)) => return Ok(seat),
+            match self.lock_a_seat(&mut own) {
+                Ok(Some(seat)) => {
+                    own.seats.push(seat);
+                    return Ok(self.occupy(seat, own.look.owner == Owner::Process));
+                }
                 // A process that finds nobody alive has all seats for a moment.
                 Ok(None) => {}
                 Err(problem @ Problem::NoLocks(_)) => return Err(problem),
@@ -68,14 +71,6 @@ impl SharedAccount {
             std::thread::sleep(Duration::from_millis(1));
         }
         Err(why)
-    }
-
-    fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, Problem> {
-        let Some(seat) = self.lock_a_seat(own)? else {
-            return Ok(None);
-        };
-        own.seats.push(seat);
-        Ok(Some(self.occupy(seat, own.look.owner == Owner::Process)))
     }
 
     /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
@@ -111,9 +106,12 @@ impl SharedAccount {
 
     /// Finds a seat that nobody has, and locks it.
     fn find_seat(&self, look: &Look, own: &Own) -> Result<Option<usize>, Problem> {
+        // Few seats to choose from while few are in use: the used ones then have low numbers, and `reap` has few to
+        // check.
+        let span = (2 * self.end_of_seats() + 16).min(SEATS);
         // A hash of the process id is the first seat to try, so that processes which start at once try different seats.
         let pid = u64::from(std::process::id());
-        let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
+        let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % span;
         // The first round tries free seats, the second round tries taken seats, whose processes may be dead.
         for taken in [0, 1] {
             for seat in (0..SEATS).map(|step| (first + step) % SEATS) {
@@ -129,12 +127,6 @@ impl SharedAccount {
         Ok(None)
     }
 
-    /// How many seats `take_seat` chooses its first seat from. The number is small while few seats are in use. The used
-    /// seats then have low numbers, and `reap` has few seats to check.
-    fn span(&self) -> usize {
-        (2 * self.end_of_seats() + 16).min(SEATS)
-    }
-
     /// No seat with this number or a higher one was ever taken.
     pub(super) fn end_of_seats(&self) -> usize {
         (self.seats_used().load(SeqCst) as usize).min(SEATS)
@@ -148,7 +140,7 @@ impl SharedAccount {
         if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) == Ok(true) {
             base::say::warn!(
                 "accounts {}: {} bytes belong to no process; they are given back",
-                shown(self.path()),
+                shown(&self.path),
                 account.used()
             );
             account.clear();
@@ -178,7 +170,7 @@ impl SharedAccount {
         let account = self.account();
         account.seat(seat).pid.store(0, SeqCst);
         let mut handle = account.handle(seat);
-        let held = handle.held();
+        let held = handle.held;
         account.give(&mut handle, held);
         handle
     }

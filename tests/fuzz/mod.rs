@@ -219,8 +219,8 @@ fn accounts() {
     let uuid = [7; 16];
     let account = SharedAccount::open(folder.path(), uuid).expect("an account");
     let mut seat = account.take_seat().expect("a seat");
-    let size = std::fs::metadata(account.path()).unwrap().len();
-    let file = std::fs::File::options().write(true).open(account.path()).unwrap();
+    let size = std::fs::metadata(&account.path).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&account.path).unwrap();
     // Behind the head of the file: the words of the account and of the first seats.
     let good: Vec<u8> = (0..2048).map(|byte| if byte % 64 == 0 { 1 } else { 0 }).collect();
     let mut turn = 0;
@@ -245,7 +245,7 @@ fn account_files() {
     let folder = folder();
     let uuid = [7; 16];
     let account = SharedAccount::open(folder.path(), uuid).expect("an account");
-    let path = account.path().to_owned();
+    let path = account.path.clone();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     let head: Vec<u8> = std::fs::read(&path).unwrap()[..64].to_vec();
     let mut opened = 0;

@@ -9,26 +9,15 @@ use base::api::{Api, Class};
 use journal::format::Device;
 use journal::format::{Allocation, Event, HEADER_SIZE, Library, RawRecord, SLOT_SIZE};
 use journal::reader::{self, State};
-use journal::writer::{Journal, Options, Outcome};
+use journal::writer::{About, Journal, Outcome};
 
 mod clocks;
 mod descriptors;
 mod full;
 mod threads;
 
-fn options(folder: &Path, max_bytes: u64) -> Options {
-    Options {
-        directory: folder.to_owned(),
-        strategy: "passthrough".into(),
-        job: "test".into(),
-        max_bytes,
-        command_line: b"test".to_vec(),
-        environment: Vec::new(),
-    }
-}
-
 fn create(folder: &Path, max_bytes: u64) -> Journal {
-    Journal::create(&options(folder, max_bytes)).unwrap_or_else(|error| panic!("{error}"))
+    Journal::create(folder, max_bytes, About::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// An event whose other fields all follow from its number, so that a mixed-up record is noticed. It is one that can be true.
@@ -121,10 +110,13 @@ fn errors_name_path_and_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = Journal::create(&options(&file, 1 << 20)).err().unwrap().to_string();
+    let error = Journal::create(&file, 1 << 20, About::default())
+        .err()
+        .unwrap()
+        .to_string();
     assert_says(&error, "file");
     assert_says(&error, "create the directory");
-    let error = Journal::create(&options(Path::new("/proc/nothing"), 1 << 20)).err();
+    let error = Journal::create(Path::new("/proc/nothing"), 1 << 20, About::default()).err();
     assert_says(&error.unwrap().to_string(), "/proc/nothing");
 }
 
@@ -150,7 +142,7 @@ fn on_small_disk(folder: &Path) {
 
     // Fills the disk to the last page; the write itself fails.
     let _ = std::fs::write(&ballast, vec![1; 4 << 20]);
-    let error = Journal::create(&options(folder, 1 << 30)).err();
+    let error = Journal::create(folder, 1 << 30, About::default()).err();
     assert_says(&error.expect("no room for a header").to_string(), "No space left");
     // Of a journal that could not be created no file is left.
     assert_eq!(journals_in(folder).len(), 1);

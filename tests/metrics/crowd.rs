@@ -7,7 +7,7 @@
 
 use base::api::Api;
 use journal::format::{Device, Event};
-use journal::writer::{Journal, Options};
+use journal::writer::{About, Journal};
 use support::made::{free, linear};
 
 fn main() {
@@ -17,15 +17,14 @@ fn main() {
     };
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let create = |_| {
-        let journal = Journal::create(&Options {
-            directory: folder.into(),
+        let about = About {
             strategy: "auto_growth".into(),
             job: "crowd".into(),
-            max_bytes: 64 << 20,
             command_line: b"python\0train.py".to_vec(),
             environment: b"RANK=3".to_vec(),
-        });
-        let journal = journal.expect("a journal");
+            ..About::default()
+        };
+        let journal = Journal::create(folder.as_ref(), 64 << 20, about).expect("a journal");
         journal.device(&Device {
             total_memory: 80 << 30,
             uuid: [7; 16],

@@ -149,7 +149,7 @@ impl Threads {
             Ok(Decision::Grow) => {
                 if self.growing.is_none() {
                     self.growing = Some(thread);
-                    request.grow_alone();
+                    request.may_grow = true;
                 }
                 return Task::Decide(request, None);
             }
@@ -162,7 +162,7 @@ impl Threads {
         match answer {
             Ok(block) => {
                 self.model.assert_usable(&block, &request);
-                let stream = request.stream();
+                let stream = request.stream;
                 self.live.push(Live { block, stream });
             }
             Err(problem) => assert!([DriverError::OUT_OF_MEMORY, DriverError(700)].contains(&problem)),

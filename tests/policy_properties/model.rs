@@ -205,15 +205,15 @@ impl Model {
     /// A block that was handed out lies as its request wants it, and no earlier work can still touch it when the next
     /// work on the request's stream runs. Captured work runs later, so the order of its stream promises nothing.
     pub fn assert_usable(&self, block: &Block, request: &Request) {
-        let stream = request.stream();
+        let stream = request.stream;
         let alignment = if stream.is_some() {
             512
         } else {
-            alignment_of(request.bytes())
+            alignment_of(request.bytes)
         };
         let is_aligned = block.address.is_multiple_of(alignment) || self.segments.borrow().contains_key(&block.address);
         assert!(is_aligned, "{block:x?}");
-        assert!(block.requested == request.bytes() && block.allocated >= block.requested);
+        assert!(block.requested == request.bytes && block.allocated >= block.requested);
         let in_order = stream.filter(|_| !self.capturing.get());
         let is_busy = self.is_busy(block.address, block.allocated, in_order);
         assert!(!is_busy, "handed out while earlier work could still touch it");

@@ -166,7 +166,7 @@ impl Run {
         let answer = loop {
             match self.policy.decide(&mut request) {
                 Ok(Decision::Block(block)) => break Ok(block),
-                Ok(Decision::Grow) => request.grow_alone(),
+                Ok(Decision::Grow) => request.may_grow = true,
                 Ok(Decision::First(mut work)) => {
                     work.carry_out(&self.model);
                     if let Err(problem) = self.policy.commit(work) {
@@ -188,7 +188,7 @@ impl Run {
             self.policy.end_wait(ticket);
         }
         self.work_off(After::Free);
-        assert!(self.policy.all_clean());
+        assert!(self.policy.begin_wait().is_none(), "all is clean");
     }
 
     fn allocate(&mut self, size: u64, stream: Option<u64>) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use base::api::{Api, Class};
 use cudarc::driver::{CudaContext, result};
 use journal::format::Device;
-use journal::writer::{Journal, Options};
+use journal::writer::{About, Journal};
 use serde_json::Value;
 
 use crate::reconcile::gone::measurement;
@@ -27,15 +27,12 @@ use support::{Fields, Job, MIB, client};
 #[test]
 #[ignore = "a process that other tests start"]
 fn stand_in() {
-    let options = Options {
-        directory: "journals".into(),
+    let about = About {
         strategy: "passthrough".into(),
         job: "stand-in".into(),
-        max_bytes: 1 << 20,
-        command_line: Vec::new(),
-        environment: Vec::new(),
+        ..About::default()
     };
-    let journal = Journal::create(&options).unwrap();
+    let journal = Journal::create("journals".as_ref(), 1 << 20, about).unwrap();
     // The context stays current.
     let _context = CudaContext::new(0).unwrap();
     let uuid = std::array::from_fn(|place| 0x51 + 7 * place as u8);

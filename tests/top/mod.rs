@@ -13,7 +13,7 @@ use std::process::Command;
 use base::api::Api;
 use journal::format::Device;
 use journal::format::{Allocation, Event};
-use journal::writer::{Journal, Options};
+use journal::writer::{About, Journal};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
 use program::analysis::watch::Watched;
@@ -171,15 +171,13 @@ fn a_journal_that_was_deleted_is_still_read() {
 fn limits_are_shown_and_devices_are_known_by_their_uuid() {
     let folder = tempfile::tempdir().unwrap();
     let write = |device: i16, limit: Option<u64>, size: u64| {
-        let journal = Journal::create(&Options {
-            directory: folder.path().into(),
+        let about = About {
             strategy: "passthrough".into(),
             job: "limited\x1b[31m".into(),
-            max_bytes: 1 << 20,
             command_line: b"python\0train.py".to_vec(),
-            environment: Vec::new(),
-        })
-        .unwrap();
+            ..About::default()
+        };
+        let journal = Journal::create(folder.path(), 1 << 20, about).unwrap();
         journal.device(&Device {
             ordinal: device.into(),
             total_memory: 80 << 30,

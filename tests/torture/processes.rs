@@ -204,7 +204,7 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
             account.reap();
             match account.account().used() {
                 0 => Ok(()),
-                used => Err(format!("{context}: {}: {used} bytes", account.path().display())),
+                used => Err(format!("{context}: {}: {used} bytes", account.path.display())),
             }
         });
     }

@@ -67,12 +67,8 @@ fn the_verdict_names_whose_limit_refused() {
         assert_eq!(refused(requested, 7 * GIB, own, true).verdict(), Verdict::GroupLimit);
     }
     // The members may hold more than the limit.
-    let beyond = refused(GIB, 9 * GIB, GIB, true);
-    assert!(
-        beyond.explanation().contains("With 2.00 GiB more this fits"),
-        "{}",
-        beyond.explanation()
-    );
+    let beyond = refused(GIB, 9 * GIB, GIB, true).explanation();
+    assert!(beyond.contains("With 2.00 GiB more this fits"), "{beyond}");
 }
 
 /// Cached bytes alone suffice only if they are as many as were asked for, and a single free block is not in pieces.

@@ -71,16 +71,6 @@ numbered! {
     }
 }
 
-/// How the process ended, as the process itself noted it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Ended {
-    /// Not noted: the process still runs, or it was killed.
-    No = 0,
-    /// The process exited, and the header's `exit_status` is valid.
-    Exit = 1,
-}
-
 /// The header of the file. Fields that change while the job runs are atomic. All others are written before `ready` is
 /// set, except those of `devices`, which are written before their `present`.
 #[repr(C)]
@@ -114,7 +104,7 @@ pub struct Header {
     pub _unused: u32,
     /// The strategy in force, UTF-8, NUL-padded.
     pub strategy: [u8; 32],
-    /// `Ended` as a number.
+    /// 1 if the process exited, with `exit_status`; 0 if it still runs, or was killed.
     pub ended: AtomicU32,
     pub exit_status: AtomicI32,
     /// When `ended` was set, in nanoseconds since `mono_start_ns`.
@@ -193,7 +183,6 @@ pub(crate) fn device_check(entry: &[u8], limit: u64) -> u64 {
     check::of_bytes([&entry[offset_of!(DeviceEntry, ordinal)..], &limit.to_le_bytes()])
 }
 
-/// The checksum of a number and a time.
 pub(crate) fn pair_check(number: i32, time_ns: u64) -> u64 {
     check::of_bytes([&number.to_le_bytes()[..], &time_ns.to_le_bytes()])
 }

@@ -76,7 +76,7 @@ pub mod stacks;
 pub mod tensors;
 
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
-pub use header::{Device, DeviceEntry, Ended, Header, LimitSource, SizeDialect};
+pub use header::{Device, DeviceEntry, Header, LimitSource, SizeDialect};
 pub use record::{
     Allocation, Allocator, Amount, ContextMeasure, Event, Figure, FrameworkRequest, Heap, HostMemory, LARGEST_RANGE,
     Library, Listed, MarkKind, MemInfo, Mps, ProcessBytes, Quantity, RawRecord, Reason, Record, ShortName, SurgeShare,
@@ -89,8 +89,6 @@ pub use tensors::{
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
-
-use crate::bytes;
 
 pub const MAGIC: [u8; 8] = *b"VRSJ\r\n\x1a\n";
 /// What journals of unreleased builds began with. They are refused by name.
@@ -112,13 +110,20 @@ const COMPLETE: u64 = 1 << 62;
 /// The place of the checksum in the commit word. The bits below it hold the slot's number plus one.
 const CHECK_SHIFT: u32 = 40;
 
+/// A number at an offset of a byte slice. An offset outside the slice panics.
+#[inline(always)]
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    let mut taken = [0; 8];
+    taken.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_le_bytes(taken)
+}
+
 /// The commit word of a slot whose record is complete.
 #[inline(always)]
 pub(crate) fn commit_word(index: u64, record: &RawRecord) -> u64 {
     (index + 1) | check::of_words(record.0) << CHECK_SHIFT | COMPLETE
 }
 
-/// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// No event has used the slot; a thread may hold it in reserve.
@@ -134,7 +139,7 @@ impl SlotState {
     /// What slot `index` holds, whose bytes are `slot`.
     #[inline]
     pub(crate) fn read(index: u64, slot: &[u8]) -> SlotState {
-        let word = bytes::u64_at(slot, offset_of!(Slot, commit));
+        let word = u64_at(slot, offset_of!(Slot, commit));
         if word == 0 {
             return SlotState::Unused;
         }
@@ -170,7 +175,6 @@ pub(crate) fn kept_failures(ring_slots: u64) -> u64 {
     ring_slots / 8
 }
 
-/// A slot of the file.
 #[repr(C)]
 pub struct Slot {
     /// The commit word: the slot's number plus one with the record's checksum if the record is complete; the same

@@ -12,7 +12,7 @@ mod evidence;
 mod places;
 mod possible;
 
-use crate::bytes::u64_at;
+use super::u64_at;
 use base::api::{Api, ApiCode, Class};
 use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
@@ -54,8 +54,10 @@ const GUARDED: Place = flag(6);
 const BY_DEVICE: Place = flag(7);
 
 // The kinds of records with their numbers, and the place of each field of their events. A number is never given to
-// another kind. `Alloc`, `Free` and `Unknown` have no entry here.
+// another kind. `Unknown` has no entry here.
 records! {
+    ALLOC 1 Alloc(allocation: Whole);
+    FREE 2 Free { allocation: Whole, context_gone: CONTEXT_GONE };
     ALLOC_FAILED 3 AllocFailed {
         class: CLASS, requested: SIZE, result: DETAIL, over_limit: OVER_LIMIT,
         guard: Known(GUARDED, [ALLOCATED, BY_DEVICE]),
@@ -121,9 +123,6 @@ fn vmm(raw: &mut RawRecord) {
     Class::Vmm.number().put(raw, CLASS);
 }
 
-const ALLOC: u8 = 1;
-const FREE: u8 = 2;
-
 impl Event {
     /// The record of this event. Its time and thread are 0; the writer fills them in.
     ///
@@ -134,29 +133,17 @@ impl Event {
         let mut raw = RawRecord([0; WORDS]);
         api.number().put(&mut raw, API);
         device.put(&mut raw, DEVICE);
-        match self {
-            Event::Alloc(allocation) => {
-                ALLOC.put(&mut raw, KIND);
-                allocation.store(&mut raw);
-            }
-            Event::Free {
-                allocation,
-                context_gone,
-            } => {
-                FREE.put(&mut raw, KIND);
-                allocation.store(&mut raw);
-                context_gone.put(&mut raw, CONTEXT_GONE);
-            }
-            Event::Unknown { kind } => kind.put(&mut raw, KIND),
-            other => other.put_fields(&mut raw),
-        }
+        self.put_fields(&mut raw);
         raw
     }
 }
 
-impl Allocation {
+/// The places of an allocation.
+struct Whole;
+
+impl Field<Whole> for Allocation {
     #[inline(always)]
-    fn store(self, raw: &mut RawRecord) {
+    fn put(self, raw: &mut RawRecord, Whole: Whole) {
         let Allocation {
             class,
             address,
@@ -175,7 +162,7 @@ impl Allocation {
         stream.put(raw, STREAM);
     }
 
-    fn load(raw: &RawRecord) -> Self {
+    fn take(raw: &RawRecord, Whole: Whole) -> Self {
         Allocation {
             class: raw.get(CLASS),
             address: raw.get(ADDRESS),
@@ -261,14 +248,8 @@ impl RawRecord {
     /// this works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or function stays a number.
     #[inline]
     pub fn decode(&self, slot: u64) -> Option<Record> {
-        let event = match self.get(KIND) {
-            ALLOC => Event::Alloc(Allocation::load(self)),
-            FREE => Event::Free {
-                allocation: Allocation::load(self),
-                context_gone: self.get(CONTEXT_GONE),
-            },
-            kind => Event::take_fields(self, kind).unwrap_or(Event::Unknown { kind }),
-        };
+        let kind = self.get(KIND);
+        let event = Event::take_fields(self, kind).unwrap_or(Event::Unknown { kind });
         let mut device = self.get(DEVICE);
         // A call that fails because the job named a device that is not there has this device's number.
         if self.is_failure() && !is_possible_device(device) {

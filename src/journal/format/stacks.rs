@@ -5,6 +5,8 @@
 //! modules, frames, stacks and texts are *interned*: each has a line when it is first seen, and a number from then on.
 //! docs/journal-format.md describes the fields.
 
+use base::named;
+
 use super::Frame;
 
 /// The ending of the file's name.
@@ -16,56 +18,35 @@ pub const STACKS_VERSION: u64 = 1;
 /// Stack numbers of a record from this one on are reasons why there is no stack.
 const FIRST_REASON: u32 = 0xffff_ff00;
 
-/// Why a record has no stack. The number stands at the place of the stack's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum NoStack {
-    /// Stacks are not recorded, or not for records of this kind.
-    Off = 0,
-    /// The thread did not hold the interpreter's lock, so its Python frames could not be read.
-    NoLock = FIRST_REASON,
-    /// The thread runs no Python code, or its native stack could not be walked.
-    NoFrame = FIRST_REASON + 1,
-    /// The process has no Python interpreter.
-    NoPython = FIRST_REASON + 2,
-    /// The interpreter is of a version or a build whose frames the library does not read, or not the main one.
-    Unsupported = FIRST_REASON + 3,
-    /// The table of stacks was full.
-    Full = FIRST_REASON + 4,
-    /// Reading the stack or writing the file failed.
-    Failed = FIRST_REASON + 5,
+named! {
+    /// Why a record has no stack. The number stands at the place of the stack's number. The name is for JSON, the words
+    /// follow "no stack: ".
+    #[repr(u32)]
+    pub enum NoStack {
+        /// Stacks are not recorded, or not for records of this kind.
+        Off = 0 => "off", "not recorded";
+        /// The thread did not hold the interpreter's lock, so its Python frames could not be read.
+        NoLock = FIRST_REASON => "no_lock", "the thread did not hold Python's lock";
+        /// The thread runs no Python code, or its native stack could not be walked.
+        NoFrame = FIRST_REASON + 1 => "no_frame", "the thread ran no code whose frames can be read";
+        /// The process has no Python interpreter.
+        NoPython = FIRST_REASON + 2 => "no_python", "the process has no Python interpreter";
+        /// The interpreter is of a version or a build whose frames the library does not read, or not the main one.
+        Unsupported = FIRST_REASON + 3 => "unsupported", "the library does not read the frames of this interpreter";
+        /// The table of stacks was full.
+        Full = FIRST_REASON + 4 => "full", "the table of stacks was full";
+        /// Reading the stack or writing the file failed.
+        Failed = FIRST_REASON + 5 => "failed", "the stack could not be recorded";
+    }
 }
 
 impl NoStack {
-    pub const ALL: [NoStack; 7] = [
-        NoStack::Off,
-        NoStack::NoLock,
-        NoStack::NoFrame,
-        NoStack::NoPython,
-        NoStack::Unsupported,
-        NoStack::Full,
-        NoStack::Failed,
-    ];
-
     /// What a record with the stack number `number` says. A reason that this version does not know is `Failed`.
     pub fn stack(number: u32) -> Result<u32, NoStack> {
-        match NoStack::ALL.into_iter().find(|reason| *reason as u32 == number) {
-            Some(reason) => Err(reason),
+        match NoStack::ALL.iter().find(|&&reason| reason as u32 == number) {
+            Some(&reason) => Err(reason),
             None if number >= FIRST_REASON => Err(NoStack::Failed),
             None => Ok(number),
-        }
-    }
-
-    /// The reason in words, after "no stack: ".
-    pub fn words(self) -> &'static str {
-        match self {
-            NoStack::Off => "not recorded",
-            NoStack::NoLock => "the thread did not hold Python's lock",
-            NoStack::NoFrame => "the thread ran no code whose frames can be read",
-            NoStack::NoPython => "the process has no Python interpreter",
-            NoStack::Unsupported => "the library does not read the frames of this interpreter",
-            NoStack::Full => "the table of stacks was full",
-            NoStack::Failed => "the stack could not be recorded",
         }
     }
 
@@ -78,28 +59,16 @@ impl NoStack {
             _ => None,
         }
     }
-
-    /// The reason in one word, for JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            NoStack::Off => "off",
-            NoStack::NoLock => "no_lock",
-            NoStack::NoFrame => "no_frame",
-            NoStack::NoPython => "no_python",
-            NoStack::Unsupported => "unsupported",
-            NoStack::Full => "full",
-            NoStack::Failed => "failed",
-        }
-    }
 }
 
-/// What the frames of a stack are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum StackKind {
-    Python,
-    Native,
-    /// Native frames down to the interpreter, then Python frames.
-    Both,
+named! {
+    /// What the frames of a stack are, as the file names it.
+    pub enum StackKind {
+        Python => "python",
+        Native => "native",
+        /// Native frames down to the interpreter, then Python frames.
+        Both => "both",
+    }
 }
 
 /// The frames that led to a call, innermost first. The file of a native frame is the path of its module, and its

@@ -96,7 +96,6 @@ impl Gaps {
         self.run = None;
     }
 
-    /// The number of missing slots found so far.
     pub(super) fn missing(&self) -> u64 {
         self.missing
     }

@@ -19,9 +19,7 @@ pub struct Header {
     pub parent_pid: u32,
     pub start_ticks: u64,
     pub boot_id: [u8; 16],
-    /// CLOCK_REALTIME when the journal was created, in nanoseconds.
     pub wall_start_ns: u64,
-    /// CLOCK_MONOTONIC at the same moment.
     pub mono_start_ns: u64,
     /// The inode number of the process's pid namespace, and its pid in the outermost one that it can see.
     pub pid_namespace: Option<u64>,
@@ -37,7 +35,6 @@ pub struct Header {
     /// `(name, value)`
     pub environment: Vec<(String, String)>,
     pub devices: Vec<Device>,
-    /// Successful frees of addresses that the library did not know.
     pub unknown_frees: u64,
     pub lost_first_ns: u64,
     pub lost_errno: i32,
@@ -62,7 +59,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// The device with this number.
     pub fn device(&self, ordinal: i16) -> Option<&Device> {
         self.devices.iter().find(|device| device.ordinal == i32::from(ordinal))
     }
@@ -99,7 +95,6 @@ impl Header {
         !self.damaged.contains(&SLOTS) && !self.damaged.contains(&RING)
     }
 
-    /// Whether the job used this framework.
     pub fn uses(&self, framework: &str) -> bool {
         let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);
         self.software.iter().any(is_it)
@@ -140,12 +135,12 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     if (h.header_size, h.record_size) != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
         return Err(Problem::OtherLayout);
     }
-    let mut damage = Damage::default();
-    damage.note(h.fixed_check != fixed_check(head), PROCESS);
-    let devices = devices(&h, head, &mut damage);
+    let mut damaged = Vec::new();
+    note(&mut damaged, h.fixed_check != fixed_check(head), PROCESS);
+    let devices = devices(&h, head, &mut damaged);
     let mut packed = |word: &AtomicU64, name| {
         check::unpack(word.load(Relaxed)).unwrap_or_else(|value| {
-            damage.note(true, name);
+            note(&mut damaged, true, name);
             // A damaged count is not known. The places in the file bound what is read.
             if matches!(name, SLOTS | RING) { value } else { 0 }
         })
@@ -159,20 +154,24 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     let is_dump = packed(&h.dumped_ms, "time of the copy") > 0;
     // Threads take only slots that the file has.
     let claimed = h.claimed.load(Relaxed);
-    damage.note(slots > 0 && claimed > slots, SLOTS);
+    note(&mut damaged, slots > 0 && claimed > slots, SLOTS);
     let (exit_status, ended_ns) = (h.exit_status.load(Relaxed), h.ended_ns.load(Relaxed));
     let end_check = h.end_check.load(Relaxed);
     let ended = end_check != 0;
-    damage.note(ended && end_check != pair_check(exit_status, ended_ns), END);
+    note(
+        &mut damaged,
+        ended && end_check != pair_check(exit_status, ended_ns),
+        END,
+    );
     // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
-    damage.note(!ended && h.ended.load(Relaxed) != 0, END);
+    note(&mut damaged, !ended && h.ended.load(Relaxed) != 0, END);
     let mut loss = (h.lost_errno.load(Relaxed), h.lost_first_ns.load(Relaxed));
     let loss_is_right = match h.loss_check.load(Relaxed) {
         0 => loss == (0, 0),
         check => check == pair_check(loss.0, loss.1),
     };
     if !loss_is_right {
-        damage.note(true, LOSS);
+        note(&mut damaged, true, LOSS);
         loss = (0, 0);
     }
     let software_is_right = match h.software_check.load(Relaxed) {
@@ -180,7 +179,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         0 => h.software == [0; 1024],
         check => check == check::of_bytes([&h.software[..]]),
     };
-    damage.note(!software_is_right, "software");
+    note(&mut damaged, !software_is_right, "software");
     Ok(Header {
         pid: h.pid,
         parent_pid: h.parent_pid,
@@ -207,7 +206,7 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         } else {
             Vec::new()
         },
-        damaged: damage.parts,
+        damaged,
         alive_ns: alive_ms.saturating_mul(1_000_000),
         is_dump,
         ended,
@@ -221,28 +220,17 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     })
 }
 
-/// The part of a header that tells how the process ended.
-const END: &str = "end";
-/// The part that tells how many slots the file has, and how many of them were taken.
-const SLOTS: &str = "slots";
-/// The part that tells where the ring is.
-const RING: &str = "ring";
-/// The part that tells of lost events.
-const LOSS: &str = "lost events";
-/// The part that tells of the process, the machine, the job and its command.
+/// Parts of a header that readers ask about, in words: the process with its machine and command, its end, the slots
+/// that the file has and that were taken, the place of the ring, and the events that were lost.
 const PROCESS: &str = "process";
+const END: &str = "end";
+const SLOTS: &str = "slots";
+const RING: &str = "ring";
+const LOSS: &str = "lost events";
 
-/// The parts of a header whose checksum does not match.
-#[derive(Default)]
-struct Damage {
-    parts: Vec<&'static str>,
-}
-
-impl Damage {
-    fn note(&mut self, is_damaged: bool, part: &'static str) {
-        if is_damaged && !self.parts.contains(&part) {
-            self.parts.push(part);
-        }
+fn note(damaged: &mut Vec<&'static str>, is_damaged: bool, part: &'static str) {
+    if is_damaged && !damaged.contains(&part) {
+        damaged.push(part);
     }
 }
 
@@ -257,7 +245,7 @@ fn typed(head: &[u8]) -> Box<H> {
     }
 }
 
-fn devices(h: &H, head: &[u8], damage: &mut Damage) -> Vec<Device> {
+fn devices(h: &H, head: &[u8], damaged: &mut Vec<&'static str>) -> Vec<Device> {
     let mut devices = Vec::new();
     for (place, entry) in h.devices.iter().enumerate() {
         let bytes = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
@@ -265,10 +253,10 @@ fn devices(h: &H, head: &[u8], damage: &mut Damage) -> Vec<Device> {
         let check = h.device_checks[place].load(Relaxed);
         if check == 0 {
             // The entry is not complete yet.
-            damage.note(entry.present.load(Relaxed) == 1, "devices");
+            note(damaged, entry.present.load(Relaxed) == 1, "devices");
         } else if check != device_check(bytes, limit) {
             // Nothing is known of this device.
-            damage.note(true, "devices");
+            note(damaged, true, "devices");
         } else {
             devices.push(Device {
                 ordinal: entry.ordinal,

@@ -51,19 +51,15 @@ impl Journal {
     /// Opens a journal. The process that writes the journal must not call this: if a process closes any descriptor of a
     /// file, the kernel drops the process's locks on the file.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
-        Self::read_head(path).map_err(|problem| OpenError {
-            path: path.to_owned(),
-            problem,
-        })
-    }
-
-    fn read_head(path: &Path) -> Result<Journal, Problem> {
-        let file = plain::open(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
-        Ok(Journal {
-            path: path.to_owned(),
-            head: Head::read(&file)?,
-            file,
-        })
+        let read = || {
+            let file = plain::open(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
+            Ok((Head::read(&file)?, file))
+        };
+        let path = path.to_owned();
+        match read() {
+            Ok((head, file)) => Ok(Journal { file, path, head }),
+            Err(problem) => Err(OpenError { path, problem }),
+        }
     }
 
     /// Reads the header again, and checks again whether the process still runs.
@@ -72,7 +68,6 @@ impl Journal {
         Ok(())
     }
 
-    /// A problem with this journal's file.
     pub fn error(&self, problem: Problem) -> OpenError {
         OpenError {
             path: self.path.clone(),

@@ -128,3 +128,25 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{stacks, tensors};
+    use super::*;
+
+    #[test]
+    fn another_file_is_refused_and_no_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for kind in [&stacks::KIND, &tensors::KIND] {
+            let newer = format!("{}\t2\t7\n", kind.magic);
+            let unreleased = kind.unreleased.map(|magic| format!("{magic}\t1\t7\n"));
+            assert!(open(&path, kind).unwrap().is_none());
+            for text in ["", "hello\n", &newer, &unreleased.unwrap_or_default()] {
+                std::fs::write(&path, text).unwrap();
+                assert!(open(&path, kind).is_err(), "{text:?}");
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}

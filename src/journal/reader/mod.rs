@@ -3,8 +3,8 @@
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
 //! not match is skipped. `records` hands out the records of the other slots in order (`order`), and `gaps` counts slots of
-//! zeros that must have held a record. While the process still writes, `tail` hands them out in no order, for sums;
-//! `slots` says which are read again. `tensors` reads the file of PyTorch's tensors beside a
+//! zeros that must have held a record. While the process still writes, `tail` hands them out in no order, for sums.
+//! `tensors` reads the file of PyTorch's tensors beside a
 //! journal, `stacks` the file of stacks; `lines` has what both share.
 //!
 //! Another user may have placed the files, and their bytes may be made up to cost a reader time and memory. So `plain`
@@ -19,7 +19,6 @@ mod lines;
 mod order;
 pub mod plain;
 mod records;
-mod slots;
 mod stacks;
 mod tail;
 mod tensors;

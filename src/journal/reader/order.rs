@@ -50,7 +50,6 @@ impl Order {
         self.waiting.extend(among);
     }
 
-    /// How many records wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

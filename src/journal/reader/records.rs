@@ -37,17 +37,12 @@ pub struct Records<'a> {
 }
 
 impl Journal {
-    /// The records in the order of their times.
     pub fn records(&self) -> Records<'_> {
-        Records::new(self)
+        Records::in_blocks(self, BLOCK_BYTES)
     }
 }
 
 impl<'a> Records<'a> {
-    pub(super) fn new(journal: &'a Journal) -> Self {
-        Self::in_blocks(journal, BLOCK_BYTES)
-    }
-
     pub(super) fn in_blocks(journal: &'a Journal, block: usize) -> Self {
         Records {
             journal,

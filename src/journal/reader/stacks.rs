@@ -77,7 +77,6 @@ impl Stacks {
         Stacks::open(&Stacks::path(journal))
     }
 
-    /// The path of the file that belongs to a journal.
     pub fn path(journal: &Path) -> PathBuf {
         journal.with_extension(STACKS_EXTENSION)
     }
@@ -162,12 +161,7 @@ impl Stacks {
                 self.places.insert(number, Place { module, offset });
             }
             "T" => {
-                let kind = match fields.next()? {
-                    "python" => StackKind::Python,
-                    "native" => StackKind::Native,
-                    "both" => StackKind::Both,
-                    _ => return None,
-                };
+                let kind = StackKind::parse(fields.next()?)?;
                 let numbers: Option<Vec<u64>> = fields.take(DEEPEST).map(|field| field.parse().ok()).collect();
                 // An empty stack takes memory too.
                 let depths = lists.depths + numbers.as_ref()?.len().max(1);
@@ -196,7 +190,6 @@ impl Stacks {
         }
     }
 
-    /// The stack with this number.
     pub fn get(&self, number: u32) -> Option<&Stack> {
         self.stacks.get(&number)
     }
@@ -211,7 +204,6 @@ impl Stacks {
         self.texts.get(&number).map(String::as_str)
     }
 
-    /// The number of stacks.
     pub fn len(&self) -> usize {
         self.stacks.len()
     }
@@ -224,7 +216,6 @@ impl Stacks {
         self.modules.get(&place.module)
     }
 
-    /// The places of all native frames.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.places.values().copied()
     }
@@ -310,16 +301,5 @@ mod tests {
         assert_eq!(stacks.damaged, 2, "8 Mi frames are 8,192 stacks of {DEEPEST}");
         let names: String = (0..MOST_NAMES + 3).map(|number| format!("N\t{number}\t\n")).collect();
         assert_eq!(read(format!("vramshim-stacks\t1\t7\n{names}").as_bytes()).damaged, 3);
-    }
-
-    #[test]
-    fn another_file_is_refused_and_no_file_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = folder.path().join("a.vraj");
-        assert!(Stacks::beside(&journal).unwrap().is_none());
-        for text in ["", "hello\n", "vramshim-stacks\t2\t7\n"] {
-            std::fs::write(folder.path().join("a.stacks"), text).unwrap();
-            assert!(Stacks::beside(&journal).is_err(), "{text:?}");
-        }
     }
 }

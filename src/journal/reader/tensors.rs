@@ -14,7 +14,7 @@ use crate::format::{
     is_possible_device, is_possible_range,
 };
 
-const KIND: Kind = Kind {
+pub(super) const KIND: Kind = Kind {
     magic: TENSORS_MAGIC,
     unreleased: Some(UNRELEASED_TENSORS_MAGIC),
     version: TENSORS_VERSION,
@@ -109,16 +109,13 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
             }
         }
         "F" => TensorEvent::Freed { address: number(2)? },
-        "S" | "U" => {
+        "S" => {
+            let ((address, size), pool) = (range()?, pool(4)?);
+            TensorEvent::SegmentObtained { address, size, pool }
+        }
+        "U" => {
             let (address, size) = range()?;
-            match kind {
-                "S" => TensorEvent::SegmentObtained {
-                    address,
-                    size,
-                    pool: pool(4)?,
-                },
-                _ => TensorEvent::SegmentReturned { address, size },
-            }
+            TensorEvent::SegmentReturned { address, size }
         }
         "O" => {
             let (size, stack) = (number(2)?, number(3)?);
@@ -136,7 +133,6 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
 }
 
 impl TensorFile {
-    /// The path of the file that belongs to a journal.
     pub fn beside(journal: &Path) -> PathBuf {
         journal.with_extension(TENSORS_EXTENSION)
     }
@@ -262,47 +258,25 @@ mod tests {
 
     #[test]
     fn every_kind_of_line_is_read() {
-        for (text, expected) in [
-            (
-                "C\tmax_split_size\t-1",
-                r#"Setting { name: "max_split_size", value: "-1" }"#,
-            ),
-            (
-                "T\t0\ta\\\\b.py\t3\tf\\tg",
-                r#"Stack { number: 0, frames: [Frame { file: "a\\b.py", line: 3, function: "f\tg" }] }"#,
-            ),
-            (
-                "A\t10\t0\t4096\t100\t7\t1\t512\t0.7",
-                "Event { time_us: 10, device: 0, event: Allocated { address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), \
-                 pool: Some((0, 7)) } }",
-            ),
-            (
-                "A\t10\t0\t8192\t100\t7\t1\t-\t-",
-                "Event { time_us: 10, device: 0, event: Allocated { address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None } }",
-            ),
-            (
-                "F\t11\t0\t4096\t100",
-                "Event { time_us: 11, device: 0, event: Freed { address: 4096 } }",
-            ),
-            (
-                "S\t9\t1\t4096\t512",
-                "Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: None } }",
-            ),
-            (
-                "U\t12\t1\t4096\t512",
-                "Event { time_us: 12, device: 1, event: SegmentReturned { address: 4096, size: 512 } }",
-            ),
-            (
-                "O\t13\t0\t99\t5",
-                "Event { time_us: 13, device: 0, event: OutOfMemory { size: 99, stack: 5 } }",
-            ),
-            (
-                "B\t13\t0\t-\t512\t600\t1024",
-                "Event { time_us: 13, device: 0, event: Balance { requested: None, allocated: Some(512), active: Some(600), \
-                 reserved: Some(1024) } }",
-            ),
-            ("D\t13\t1\t2", "Drained { time_us: 13, recorded: 1, lost: 2 }"),
+        for row in [
+            "C\tmax_split_size\t-1 => Setting { name: \"max_split_size\", value: \"-1\" }",
+            "T\t0\ta\\\\b.py\t3\tf\\tg => \
+             Stack { number: 0, frames: [Frame { file: \"a\\\\b.py\", line: 3, function: \"f\\tg\" }] }",
+            "A\t10\t0\t4096\t100\t7\t1\t512\t0.7 => Event { time_us: 10, device: 0, event: Allocated { \
+             address: 4096, size: 100, stream: 7, stack: 1, allocated: Some(512), pool: Some((0, 7)) } }",
+            "A\t10\t0\t8192\t100\t7\t1\t-\t- => Event { time_us: 10, device: 0, event: Allocated { \
+             address: 8192, size: 100, stream: 7, stack: 1, allocated: None, pool: None } }",
+            "F\t11\t0\t4096\t100 => Event { time_us: 11, device: 0, event: Freed { address: 4096 } }",
+            "S\t9\t1\t4096\t512 => \
+             Event { time_us: 9, device: 1, event: SegmentObtained { address: 4096, size: 512, pool: None } }",
+            "U\t12\t1\t4096\t512 => \
+             Event { time_us: 12, device: 1, event: SegmentReturned { address: 4096, size: 512 } }",
+            "O\t13\t0\t99\t5 => Event { time_us: 13, device: 0, event: OutOfMemory { size: 99, stack: 5 } }",
+            "B\t13\t0\t-\t512\t600\t1024 => Event { time_us: 13, device: 0, event: Balance { \
+             requested: None, allocated: Some(512), active: Some(600), reserved: Some(1024) } }",
+            "D\t13\t1\t2 => Drained { time_us: 13, recorded: 1, lost: 2 }",
         ] {
+            let (text, expected) = row.split_once(" => ").unwrap();
             let (file, lines) = read(&format!("{HEAD}{text}\n"));
             assert_eq!((file.torch.as_str(), file.damaged, lines.len()), ("2.12.0", 0, 1));
             assert_eq!(format!("{:?}", lines[0]), expected);
@@ -369,22 +343,6 @@ mod tests {
             "B\t9\t40\t1\t1\t1\t1\nD\t9\t1\t0\n",
         ] {
             assert_eq!(last(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn another_file_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.tensors");
-        assert!(TensorFile::open(&path).unwrap().is_none());
-        for text in [
-            "",
-            "hello\n",
-            "vramshim-pytorch\t2\t7\t2.12.0\n",
-            "vramshim-tensors\t1\t7\t2.12.0\n",
-        ] {
-            std::fs::write(&path, text).unwrap();
-            assert!(TensorFile::open(&path).is_err(), "{text:?}");
         }
     }
 }

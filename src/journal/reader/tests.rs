@@ -44,15 +44,14 @@ fn ended_sample() -> Vec<u8> {
 }
 
 pub(super) fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
-    let journal = writer::Journal::create(&writer::Options {
-        directory: folder.into(),
+    let about = writer::About {
         strategy: "passthrough".into(),
         job: "sample".into(),
-        max_bytes,
         command_line: b"python\0train.py\0\0--fast".to_vec(),
         environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
-    })
-    .unwrap();
+        ..writer::About::default()
+    };
+    let journal = writer::Journal::create(folder, max_bytes, about).unwrap();
     journal.device(&Device {
         total_memory: 80 << 30,
         uuid: [7; 16],
@@ -200,11 +199,10 @@ fn no_flipped_bit_changes_a_figure_silently() {
         }
         store(place, bytes[place] ^ 1 << (bit % 8));
         let (text, told) = says(file.path());
+        let (bit, before) = (bit % 8, &before.0);
         assert!(
-            told || text == before.0,
-            "bit {} of byte {place} changed\n{}\nto\n{text}",
-            bit % 8,
-            before.0
+            told || text == *before,
+            "bit {bit} of byte {place} changed\n{before}\nto\n{text}"
         );
         store(place, bytes[place]);
     }

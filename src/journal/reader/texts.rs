@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::lines::{self, Lines, unescaped};
 use super::stacks::{KIND, LARGEST_FILE_BYTES, Stacks};
 
+#[derive(Default)]
 pub struct Texts {
     path: PathBuf,
     /// `None` until the file has its first line.
@@ -21,10 +22,7 @@ impl Texts {
     pub fn beside(journal: &Path) -> Texts {
         Texts {
             path: Stacks::path(journal),
-            lines: None,
-            read_bytes: 0,
-            given_up: false,
-            texts: HashMap::new(),
+            ..Texts::default()
         }
     }
 

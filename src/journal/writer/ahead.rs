@@ -91,7 +91,7 @@ impl Ahead {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::super::{Journal, Options, Outcome};
+    use super::super::{About, Journal, Outcome};
     use super::*;
     use crate::format::{Event, MarkKind};
     use crate::reader;
@@ -99,15 +99,7 @@ mod tests {
     use base::cuda::HOST_DEVICE;
 
     fn create(folder: &std::path::Path) -> Journal {
-        let options = Options {
-            directory: folder.into(),
-            strategy: String::new(),
-            job: String::new(),
-            max_bytes: 64 << 20,
-            command_line: Vec::new(),
-            environment: Vec::new(),
-        };
-        Journal::create(&options).unwrap()
+        Journal::create(folder, 64 << 20, About::default()).unwrap()
     }
 
     fn write(journal: &Journal, records: u64) {

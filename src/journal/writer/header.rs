@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::format::header::{device_check, fixed_check, pair_check};
-use crate::format::{Device, DeviceEntry, Ended, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, SizeDialect, VERSION, check};
+use crate::format::{Device, DeviceEntry, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, SizeDialect, VERSION, check};
 
 /// What the header says of the job.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +119,7 @@ pub(super) unsafe fn write_end(header: *mut Header, status: i32, time_ns: u64) {
         (*header).exit_status.store(status, Relaxed);
         (*header).ended_ns.store(time_ns, Relaxed);
         (*header).end_check.store(pair_check(status, time_ns), Release);
-        (*header).ended.store(Ended::Exit as u32, Release);
+        (*header).ended.store(1, Release);
     }
 }
 

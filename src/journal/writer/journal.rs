@@ -1,7 +1,7 @@
 //! One journal that this process writes: writes the header, and claims and commits records.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -16,21 +16,6 @@ use crate::format::header::pair_check;
 use crate::format::{Device, RawRecord, SizeDialect, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
-
-/// The settings of a new journal.
-pub struct Options {
-    pub directory: PathBuf,
-    /// The strategy in force.
-    pub strategy: String,
-    /// The name of the job; may be empty.
-    pub job: String,
-    /// The file never grows beyond this size.
-    pub max_bytes: u64,
-    /// Arguments of the process, NUL-separated.
-    pub command_line: Vec<u8>,
-    /// `NAME=value` of the environment variables to store, NUL-separated.
-    pub environment: Vec<u8>,
-}
 
 /// Whether a record was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +37,7 @@ pub struct Claim {
     tid: u32,
 }
 
-/// A journal that this process writes. A forked child must never write to its parent's journal: see `abandon`.
+/// A journal that this process writes. A forked child must never write to its parent's journal.
 pub struct Journal {
     mapping: Mapping,
     ahead: Ahead,
@@ -65,20 +50,52 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Creates the directory if it is missing, and a journal file for this process in the directory.
-    pub fn create(options: &Options) -> Result<Journal, CreateError> {
-        let directory = std::path::absolute(&options.directory).unwrap_or_else(|_| options.directory.clone());
-        std::fs::create_dir_all(&directory)
-            .map_err(|error| CreateError::new("create the directory", &directory, error.raw_os_error()))?;
-
+    /// Creates the directory if it is missing, and a journal file for this process in the directory, which never grows
+    /// beyond `max_bytes`. `about` says what the job is; what is known of the process is filled in.
+    pub fn create(directory: &Path, max_bytes: u64, about: About) -> Result<Journal, CreateError> {
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        std::fs::create_dir_all(&directory).map_err(|error| CreateError {
+            doing: "create the directory",
+            path: directory.clone(),
+            errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+        })?;
         let host = identity::host_name();
         let start_ticks = identity::start_ticks("self").unwrap_or(0);
         let (path, fd) = create_file(&directory, &host, start_ticks)?;
-        Self::set_up(options, &path, fd, &host, start_ticks).map_err(|(doing, errno)| {
+        let mapping = Mapping::create(&path, fd, max_bytes).map_err(|(doing, errno)| {
             // SAFETY: the descriptor was opened above, and is not used any more.
             unsafe { libc::close(fd) };
             let _ = std::fs::remove_file(&path);
             CreateError { doing, path, errno }
+        })?;
+        let about = About {
+            pid: std::process::id(),
+            parent_pid: std::os::unix::process::parent_id(),
+            start_ticks,
+            boot_id: identity::boot_id(),
+            wall_start_ns: mapping.wall_start_ns,
+            mono_start_ns: mapping.mono_start_ns,
+            pid_namespace: identity::pid_namespace(),
+            host_pid: identity::outermost_pid(),
+            user: Some(identity::effective_user()),
+            size_dialect: SizeDialect::Vramshim,
+            cgroup: identity::cgroup(),
+            host,
+            ..about
+        };
+        let header = mapping.header();
+        // SAFETY: the header is mapped and zero. No other thread has this journal yet, and readers wait for `ready`.
+        unsafe {
+            write_about(header, &about);
+            (*header).ready.store(1, Release);
+        }
+        static JOURNALS: AtomicU32 = AtomicU32::new(1);
+        Ok(Journal {
+            mapping,
+            ahead: Ahead::default(),
+            told: AtomicBool::new(false),
+            kept: AtomicU64::new(0),
+            id: JOURNALS.fetch_add(1, Relaxed),
         })
     }
 
@@ -89,53 +106,6 @@ impl Journal {
             path: self.path().to_owned(),
             errno,
         })
-    }
-
-    fn set_up(
-        options: &Options,
-        path: &Path,
-        fd: libc::c_int,
-        host: &str,
-        start_ticks: u64,
-    ) -> Result<Journal, (&'static str, i32)> {
-        static JOURNALS: AtomicU32 = AtomicU32::new(1);
-        let journal = Journal {
-            mapping: Mapping::create(path, fd, options.max_bytes)?,
-            ahead: Ahead::default(),
-            told: AtomicBool::new(false),
-            kept: AtomicU64::new(0),
-            id: JOURNALS.fetch_add(1, Relaxed),
-        };
-        journal.write_header(options, host, start_ticks);
-        Ok(journal)
-    }
-
-    fn write_header(&self, options: &Options, host: &str, start_ticks: u64) {
-        let about = About {
-            pid: std::process::id(),
-            parent_pid: std::os::unix::process::parent_id(),
-            start_ticks,
-            boot_id: identity::boot_id(),
-            wall_start_ns: self.mapping.wall_start_ns(),
-            mono_start_ns: self.mapping.mono_start_ns(),
-            pid_namespace: identity::pid_namespace(),
-            host_pid: identity::outermost_pid(),
-            user: Some(identity::effective_user()),
-            size_dialect: SizeDialect::Vramshim,
-            cgroup: identity::cgroup(),
-            strategy: options.strategy.clone(),
-            host: host.to_owned(),
-            job: options.job.clone(),
-            command_line: options.command_line.clone(),
-            environment: options.environment.clone(),
-            software: Vec::new(),
-        };
-        let header = self.mapping.header();
-        // SAFETY: the header is mapped and zero. No other thread has this journal yet, and readers wait for `ready`.
-        unsafe {
-            write_about(header, &about);
-            (*header).ready.store(1, Release);
-        }
     }
 
     /// Writes a record that has the time of this call.
@@ -323,41 +293,25 @@ impl Journal {
     /// Why events are lost, for the message about the first lost event.
     pub fn loss_reason(&self) -> String {
         match self.mapping.reason() {
-            0 => format!("its size limit of {} bytes is reached", self.mapping.max_bytes()),
+            0 => format!("its size limit of {} bytes is reached", self.mapping.reserved),
             errno => io::Error::from_raw_os_error(errno).to_string(),
         }
-    }
-
-    /// Gives up the parent's journal in a forked child, and leaves the file as it is. The parent keeps its lock on the
-    /// file, because record locks belong to a process, not to a descriptor.
-    ///
-    /// # Safety
-    /// The caller must be a forked child that has one thread. This journal must not be used afterwards.
-    pub unsafe fn abandon(&self) {
-        // SAFETY: the caller promises that nothing of this journal is used afterwards.
-        unsafe { self.mapping.abandon() };
     }
 
     /// Counts an event as lost. `time_ns` is the time of the event.
     #[cold]
     fn lose(&self, time_ns: u64) -> Outcome {
-        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
-        let (lost, errno, first_ns, checked) = unsafe {
-            let header = self.mapping.header();
-            (
-                &(*header).lost,
-                &(*header).lost_errno,
-                &(*header).lost_first_ns,
-                &(*header).loss_check,
-            )
-        };
-        count(lost);
         let first = !self.told.swap(true, Relaxed);
-        if first {
-            let why = self.mapping.reason();
-            errno.store(why, Relaxed);
-            first_ns.store(time_ns, Relaxed);
-            checked.store(pair_check(why, time_ns), Release);
+        let header = self.mapping.header();
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        unsafe {
+            count(&(*header).lost);
+            if first {
+                let why = self.mapping.reason();
+                (*header).lost_errno.store(why, Relaxed);
+                (*header).lost_first_ns.store(time_ns, Relaxed);
+                (*header).loss_check.store(pair_check(why, time_ns), Release);
+            }
         }
         Outcome::Lost { first }
     }

@@ -11,6 +11,7 @@ use crate::file::{KeptFile, lock_file, reserve};
 use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot, check, ring_slots};
 use base::cancellation::Uncancelled;
 use base::file::{FileId, allocate, errno, file_size_limit, page_down, page_up};
+use base::sync::lock;
 
 /// The first step by which the file grows. Later steps double the file, but are at most `LARGEST_STEP_BYTES`.
 const FIRST_STEP_BYTES: usize = 1 << 20;
@@ -24,7 +25,7 @@ pub(super) const RETRY_NS: u64 = 1_000_000_000;
 pub(super) struct Mapping {
     base: *mut u8,
     /// Bytes of reserved address space. The file never grows beyond this size.
-    reserved: usize,
+    pub(super) reserved: usize,
     /// Slots below this have blocks on disk, are mapped, and do not belong to the ring, except those of a ring that is
     /// in use.
     mapped: AtomicU64,
@@ -37,9 +38,9 @@ pub(super) struct Mapping {
     reason: AtomicI32,
     file: KeptFile,
     /// CLOCK_MONOTONIC when the journal was created.
-    mono_start_ns: u64,
+    pub(super) mono_start_ns: u64,
     /// CLOCK_REALTIME at the same moment. Readers tell the time of an event from both.
-    wall_start_ns: u64,
+    pub(super) wall_start_ns: u64,
 }
 
 /// The part of the file that takes new records while the file cannot grow.
@@ -89,11 +90,7 @@ impl Mapping {
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
             wall_start_ns: clock_ns(libc::CLOCK_REALTIME),
         };
-        let grown = mapping
-            .growth
-            .lock()
-            .map_err(|_| libc::EDEADLK)
-            .and_then(|mut growth| mapping.extend(&mut growth));
+        let grown = mapping.extend(&mut lock(&mapping.growth));
         if let Err(errno) = grown {
             // SAFETY: the reservation was made above, and nothing points into it any more.
             unsafe { libc::munmap(base.cast(), reserved) };
@@ -143,20 +140,7 @@ impl Mapping {
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    pub(super) fn mono_start_ns(&self) -> u64 {
-        self.mono_start_ns
-    }
-
-    pub(super) fn wall_start_ns(&self) -> u64 {
-        self.wall_start_ns
-    }
-
-    /// The largest size of the file.
-    pub(super) fn max_bytes(&self) -> usize {
-        self.reserved
+        &self.file.path
     }
 
     /// Why the last growth failed: an errno, or 0 if the size limit was reached.
@@ -164,27 +148,14 @@ impl Mapping {
         self.reason.load(Relaxed)
     }
 
-    /// Nanoseconds since the journal was created.
     pub(super) fn now(&self) -> u64 {
         clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(self.mono_start_ns)
     }
 
-    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing if a
-    /// thread has panicked while it held that lock.
+    /// Runs `change` while no other thread grows the file or runs a `change`.
     pub(super) fn exclusively(&self, change: impl FnOnce()) {
-        if let Ok(_one_at_a_time) = self.growth.lock() {
-            change();
-        }
-    }
-
-    /// Unmaps the parent's file and closes its descriptor, in a forked child.
-    ///
-    /// # Safety
-    /// Nothing of the mapping may be used afterwards.
-    pub(super) unsafe fn abandon(&self) {
-        // SAFETY: the caller promises that the mapping is not used any more.
-        unsafe { libc::munmap(self.base.cast(), self.reserved) };
-        self.file.close();
+        let _one_at_a_time = lock(&self.growth);
+        change();
     }
 
     /// Grows the file until slot `index` is mapped, or waits until another thread has done so. Returns false if the
@@ -195,9 +166,7 @@ impl Mapping {
             return false;
         }
         let _uncancelled = Uncancelled::begin();
-        let Ok(mut growth) = self.growth.lock() else {
-            return false;
-        };
+        let mut growth = lock(&self.growth);
         while self.mapped.load(Acquire) <= index {
             if time_ns < self.retry_at_ns.load(Relaxed) {
                 // The thread that held the lock before has just failed to grow the file.
@@ -236,14 +205,9 @@ impl Mapping {
         }
         // SAFETY: [old, old + step) lies inside the reservation, and no part of it was mapped or handed out before.
         let mapped = unsafe {
-            libc::mmap(
-                self.base.add(old).cast(),
-                step,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_FIXED,
-                fd,
-                old as libc::off_t,
-            )
+            let (at, flags) = (self.base.add(old).cast(), libc::MAP_SHARED | libc::MAP_FIXED);
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(at, step, protection, flags, fd, old as libc::off_t)
         };
         if mapped == libc::MAP_FAILED {
             // The failed call may have unmapped that part of the reserved address space, and other memory may be mapped
@@ -282,7 +246,7 @@ impl Mapping {
 
     #[cold]
     fn begin_ring(&self) -> Option<Ring> {
-        let growth = self.growth.lock().ok()?;
+        let growth = lock(&self.growth);
         let first = self.mapped();
         let slots = ((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64;
         if self.ring.get().is_none() && first < slots {
@@ -304,11 +268,7 @@ impl Mapping {
 /// that the word was stored for. Only in the ring it may be a later one.
 impl Source for Mapping {
     fn size(&self) -> io::Result<u64> {
-        let growth = self
-            .growth
-            .lock()
-            .map_err(|_| io::Error::from_raw_os_error(libc::EDEADLK))?;
-        Ok(growth.bytes as u64)
+        Ok(lock(&self.growth).bytes as u64)
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
@@ -323,7 +283,7 @@ impl Source for Mapping {
     }
 
     fn file(&self) -> io::Result<FileId> {
-        Ok(self.file.file())
+        Ok(self.file.file)
     }
 }
 

@@ -27,6 +27,6 @@ use std::sync::atomic;
 
 pub use crate::file::CreateError;
 pub use header::About;
-pub use journal::{Claim, Journal, Options, Outcome};
+pub use journal::{Claim, Journal, Outcome};
 pub use past::PastJournal;
 pub use stacks::{Line, StackFile};

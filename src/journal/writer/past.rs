@@ -70,17 +70,11 @@ impl PastJournal {
             (*header).ready.store(1, Relaxed);
         }
         self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(
-            &self
-                .header
-                .iter()
-                .flat_map(|word| word.to_ne_bytes())
-                .collect::<Vec<u8>>(),
-        )?;
+        let bytes: Vec<u8> = self.header.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.file.write_all(&bytes)?;
         self.file.flush()
     }
 
-    /// The number of events so far.
     pub fn len(&self) -> u64 {
         self.slots
     }

@@ -2,9 +2,7 @@
 //!
 //! If a line cannot be written, as on a full disk, nothing is written for a second. Then the file is tried again.
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +11,7 @@ use once_cell::sync::OnceCell;
 use super::mapping::{RETRY_NS, clock_ns};
 use crate::file::KeptFile;
 use crate::format::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION};
-use base::file::{errno, file_size_limit, open};
+use base::file::{c_path, file_size_limit, open, write_all};
 use base::say::warn;
 use base::signals::without_signals_of_writes;
 use base::text::shown;
@@ -49,6 +47,7 @@ impl Line {
     }
 }
 
+#[derive(Default)]
 pub struct StackFile {
     path: PathBuf,
     opened: OnceCell<KeptFile>,
@@ -60,14 +59,10 @@ pub struct StackFile {
 }
 
 impl StackFile {
-    /// The file that belongs to a journal.
     pub fn beside(journal: &Path) -> StackFile {
         StackFile {
             path: journal.with_extension(STACKS_EXTENSION),
-            opened: OnceCell::new(),
-            bytes: AtomicU64::new(0),
-            is_torn: AtomicBool::new(false),
-            retry_at_ns: AtomicU64::new(0),
+            ..StackFile::default()
         }
     }
 
@@ -101,7 +96,7 @@ impl StackFile {
             line.insert(0, b'\n');
         }
         let mut left = &line[..];
-        let outcome = write_all(fd, &mut left);
+        let outcome = append_all(fd, &mut left);
         if outcome.is_err() {
             let last = line[..line.len() - left.len()].last();
             self.is_torn
@@ -126,10 +121,6 @@ impl StackFile {
     }
 }
 
-fn c_path(path: &Path) -> Result<CString, i32> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)
-}
-
 fn create(path: &Path) -> Result<KeptFile, i32> {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_EXCL;
     let name = c_path(path)?;
@@ -140,10 +131,8 @@ fn create(path: &Path) -> Result<KeptFile, i32> {
         }
         Err(errno)
     })?;
-    // SAFETY: getpid has no preconditions.
-    let pid = unsafe { libc::getpid() };
-    let first = format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{pid}\n");
-    let written = write_all(fd, &mut first.as_bytes()).and_then(|()| KeptFile::new(path.to_owned(), fd));
+    let first = format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{}\n", std::process::id());
+    let written = append_all(fd, &mut first.as_bytes()).and_then(|()| KeptFile::new(path.to_owned(), fd));
     written.inspect_err(|_| {
         // SAFETY: the descriptor was opened above and is used nowhere else.
         unsafe { libc::close(fd) };
@@ -151,20 +140,12 @@ fn create(path: &Path) -> Result<KeptFile, i32> {
     })
 }
 
-/// What `bytes` has afterwards was not written.
-fn write_all(fd: libc::c_int, bytes: &mut &[u8]) -> Result<(), i32> {
-    while !bytes.is_empty() {
+/// Appends the bytes. What `bytes` has afterwards was not written.
+fn append_all(fd: libc::c_int, bytes: &mut &[u8]) -> Result<(), i32> {
+    write_all(bytes, |left| {
         // SAFETY: the bytes are readable.
-        let write = || unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        let written = without_signals_of_writes(write);
-        match written {
-            1.. => *bytes = &bytes[(written as usize).min(bytes.len())..],
-            0 => return Err(libc::ENOSPC),
-            _ if errno() == libc::EINTR => {}
-            _ => return Err(errno()),
-        }
-    }
-    Ok(())
+        without_signals_of_writes(|| unsafe { libc::write(fd, left.as_ptr().cast(), left.len()) })
+    })
 }
 
 #[cfg(test)]

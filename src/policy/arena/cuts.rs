@@ -107,15 +107,21 @@ impl Arena {
         its == batch || self.have_same_streams(its, batch) || is_one_clean && self.has_one_stream()
     }
 
+    /// The block of this kind that contains `address`, and its units before that, if there are any.
+    fn cut_at(&self, address: u64, kind: Kind) -> Option<(Id, u32)> {
+        let id = self
+            .blocks
+            .containing(address)
+            .filter(|&id| self.blocks.kind(id) == kind)?;
+        let before = ((address - self.blocks.address(id)) / UNIT) as u32;
+        (before > 0).then_some((id, before))
+    }
+
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     pub fn split_live(&mut self, address: u64) {
-        let Some(id) = self.blocks.containing(address) else {
+        let Some((id, before)) = self.cut_at(address, Kind::Live) else {
             return;
         };
-        let before = ((address - self.blocks.address(id)) / UNIT) as u32;
-        if self.blocks.kind(id) != Kind::Live || before == 0 {
-            return;
-        }
         let block = self.blocks.describe(id);
         let rest = self.blocks.split(id, before);
         self.blocks.set_slack(id, 0);
@@ -213,11 +219,7 @@ impl Arena {
 
     /// Splits the part of a live block that contains `address`, so that a part begins there.
     pub fn split_part(&mut self, address: u64) {
-        let Some(id) = self.blocks.containing(address) else {
-            return;
-        };
-        let before = ((address - self.blocks.address(id)) / UNIT) as u32;
-        if self.blocks.kind(id) == Kind::Part && before > 0 {
+        if let Some((id, before)) = self.cut_at(address, Kind::Part) {
             self.blocks.split(id, before);
         }
     }

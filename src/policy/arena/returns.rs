@@ -108,7 +108,6 @@ impl Arena {
         }
     }
 
-    /// Whether `address` is in memory that is being given back.
     pub(super) fn is_returning(&self, address: u64) -> bool {
         self.returning
             .iter()

@@ -124,7 +124,6 @@ impl Arena {
 
     // ---- questions that change nothing
 
-    /// Bytes of free blocks.
     pub fn free_bytes(&self) -> u64 {
         self.reserved - self.allocated - self.taken
     }

@@ -3,8 +3,8 @@
 use base::cuda::{CudaResult, DriverError};
 
 use super::finding::region_of;
-use super::handles::{Handle, Left};
-use super::mapping::{For, Grow, Map, NewHandle, NewStitch, Part, Reserve, Stage, Task};
+use super::handles::Handle;
+use super::mapping::{For, Grow, Map, NewHandle, NewStitch, Part, Released, Reserve, Stage, Task};
 use super::memory::Memory;
 use super::pieces::{self, Piece};
 use super::space::{LARGEST_ALIGNMENT, LARGEST_RANGE};
@@ -343,12 +343,14 @@ impl Memory {
                 self.held[region] += bytes;
                 continue;
             }
-            self.handles.left.push(Left {
+            self.handles.left.push(Released {
                 home,
+                base: home,
                 bytes,
                 name,
-                is_mapped: handle.stage == Stage::Mapped,
                 claim,
+                was_usable: false,
+                stage: handle.stage,
             });
         }
     }
@@ -374,7 +376,12 @@ impl Memory {
             self.space.give(address + bytes, made.room - bytes);
         }
         self.made = made.is_usable.then_some(address + made.offset);
-        self.stitches
-            .add(Stitch::new(address, parts, made.mapped, made.is_usable));
+        self.stitches.add(Stitch {
+            address,
+            parts,
+            mapped: made.mapped,
+            is_usable: made.is_usable,
+            ..Stitch::default()
+        });
     }
 }

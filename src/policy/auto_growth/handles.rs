@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::arena::Claim;
+use super::mapping::{Released, Stage};
 use crate::holdings::VirtualMemory;
 use crate::request::UNIT;
 
@@ -17,21 +17,12 @@ pub struct Handle {
     pub holds: u32,
 }
 
-/// Physical memory that could be neither used nor given back. Its place at home stays claimed.
-#[derive(Debug)]
-pub struct Left {
-    pub home: u64,
-    pub bytes: u64,
-    pub name: u64,
-    pub is_mapped: bool,
-    pub claim: Claim,
-}
-
 #[derive(Default)]
 pub struct Handles {
     /// By first address at home.
     pub by_home: BTreeMap<u64, Handle>,
-    pub left: Vec<Left>,
+    /// Physical memory that could be neither used nor given back. Its place at home stays claimed.
+    pub(super) left: Vec<Released>,
 }
 
 impl Handles {
@@ -74,7 +65,8 @@ impl Handles {
         }
         for left in &self.left {
             held.handles.push(left.name);
-            held.mapped.extend(left.is_mapped.then_some((left.home, left.bytes)));
+            held.mapped
+                .extend((left.stage == Stage::Mapped).then_some((left.home, left.bytes)));
         }
     }
 }

@@ -214,10 +214,6 @@ impl Grow {
 }
 
 impl NewStitch {
-    fn bytes(&self, parts: usize) -> u64 {
-        self.parts[..parts].iter().map(|(part, _)| part.bytes).sum()
-    }
-
     fn map(&mut self, memory: &dyn DeviceMemory, new: &[NewHandle]) -> CudaResult {
         let mut at = self.address;
         for (part, name) in &mut self.parts {
@@ -242,7 +238,7 @@ impl NewStitch {
     }
 
     fn undo(&mut self, memory: &dyn DeviceMemory) {
-        let bytes = self.bytes(self.mapped);
+        let bytes: u64 = self.parts[..self.mapped].iter().map(|(part, _)| part.bytes).sum();
         if bytes > 0 && memory.unmap(self.address, bytes).is_ok() {
             self.mapped = 0;
         }
@@ -274,6 +270,19 @@ pub(super) struct Released {
     /// Whether it served requests until now.
     pub was_usable: bool,
     pub stage: Stage,
+}
+
+impl Released {
+    /// The same as one that could not be given back, which serves no request, at a place that is claimed anew. No
+    /// neighbour is unmapped in the same call.
+    pub fn left(self, claim: Claim) -> Released {
+        Released {
+            base: self.home,
+            was_usable: false,
+            claim,
+            ..self
+        }
+    }
 }
 
 #[derive(Debug)]

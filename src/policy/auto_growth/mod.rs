@@ -54,6 +54,7 @@ use crate::{Mapping, Settings};
 use mapping::{Map, Task};
 pub use memory::Memory;
 
+#[derive(Default)]
 pub struct AutoGrowth {
     settings: Settings,
     /// `None` until the first request has come.
@@ -72,10 +73,7 @@ impl AutoGrowth {
         AutoGrowth {
             settings: settings.clone(),
             has_virtual_memory: (settings.mapping == Mapping::None).then_some(false),
-            memory: None,
-            problem: None,
-            beside: None,
-            failures: (None, 0),
+            ..AutoGrowth::default()
         }
     }
 

@@ -1,6 +1,6 @@
 //! How mapped memory is given back: handles without a live block, and stitches.
 
-use super::handles::{Handle, Left};
+use super::handles::Handle;
 use super::mapping::{Leaving, Released, Stage, Unmap};
 use super::memory::Memory;
 use super::tuned;
@@ -39,20 +39,15 @@ impl Memory {
 
     /// Whether a handle holds no live block.
     pub fn has_idle(&self, arena: &Arena) -> bool {
-        let mut handles = self.handles.by_home.iter();
-        !self.handles.left.is_empty()
-            || handles.any(|(&home, handle)| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes)))
+        !self.handles.left.is_empty() || self.handles.by_home.iter().any(|handle| is_idle(arena, handle))
     }
 
     /// Takes handles out that hold no live block, with the stitches that they are in, to be given back: few, and not much more
     /// than `wanted` bytes.
     pub fn release_idle(&mut self, arena: &mut Arena, wanted: u64) -> Option<Work> {
-        let mut handles = self.take_left();
+        let mut handles = std::mem::take(&mut self.handles.left);
         let mut stitches = self.stitches.broken(arena);
-        let is_idle =
-            |home: u64, handle: &Handle| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes));
-        let all = self.handles.by_home.iter();
-        let idle = all.filter(|&(&home, handle)| is_idle(home, handle));
+        let idle = self.handles.by_home.iter().filter(|&handle| is_idle(arena, handle));
         let mut idle: Vec<(u64, u64)> = idle.map(|(&home, handle)| (handle.bytes, home)).collect();
         idle.sort_unstable();
         let mut lacking = wanted;
@@ -91,21 +86,6 @@ impl Memory {
         (!is_empty).then(|| Work::Unmap(Box::new(Unmap::new(stitches, handles))))
     }
 
-    fn take_left(&mut self) -> Vec<Released> {
-        let left = std::mem::take(&mut self.handles.left).into_iter();
-        left.map(|left| Released {
-            home: left.home,
-            // No neighbour is unmapped in the same call.
-            base: left.home,
-            bytes: left.bytes,
-            name: left.name,
-            claim: left.claim,
-            was_usable: false,
-            stage: if left.is_mapped { Stage::Mapped } else { Stage::Created },
-        })
-        .collect()
-    }
-
     pub fn unmapped(&mut self, arena: &mut Arena, unmap: Unmap) {
         if unmap.was_tried {
             self.unmaps_in_vain = unmap.was_in_vain();
@@ -122,7 +102,7 @@ impl Memory {
             }
         }
         for handle in unmap.handles {
-            let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
+            let (home, bytes) = (handle.home, handle.bytes);
             if handle.stage == Stage::Usable {
                 arena.settle(handle.claim, Kind::Free);
                 continue;
@@ -136,13 +116,12 @@ impl Memory {
                 self.is_scarce = false;
                 continue;
             }
-            self.handles.left.push(Left {
-                home,
-                bytes,
-                name,
-                is_mapped: handle.stage == Stage::Mapped,
-                claim: arena.claim(hole, home, (bytes / UNIT) as u32),
-            });
+            let claim = arena.claim(hole, home, (bytes / UNIT) as u32);
+            self.handles.left.push(handle.left(claim));
         }
     }
+}
+
+fn is_idle(arena: &Arena, (&home, handle): (&u64, &Handle)) -> bool {
+    handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes))
 }

@@ -22,7 +22,6 @@ impl Space {
         self.vacant.insert(address, bytes);
     }
 
-    /// Whether nothing is in use.
     pub fn is_vacant(&self) -> bool {
         let range = |address| self.vacant.get(address);
         self.ranges.iter().all(|(address, bytes)| range(address) == Some(bytes))

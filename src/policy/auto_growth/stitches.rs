@@ -16,12 +16,12 @@ use crate::arena::Arena;
 use crate::holdings::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Stitch {
     pub address: u64,
     pub parts: Vec<Part>,
     /// How many of the parts are mapped.
-    mapped: usize,
+    pub mapped: usize,
     /// Whether it serves requests: making it may have failed, and not have been undone.
     pub is_usable: bool,
     /// How many live blocks need it.
@@ -29,25 +29,12 @@ pub struct Stitch {
     /// Whether it is being unmapped, so that it serves nobody.
     pub leaves: bool,
     /// How many dirty frees there were when a block in it was freed that work could still use.
-    used_until: Option<u64>,
+    pub(super) used_until: Option<u64>,
     /// Grows with every use of any stitch.
-    used_last: u64,
+    pub(super) used_last: u64,
 }
 
 impl Stitch {
-    pub fn new(address: u64, parts: Vec<Part>, mapped: usize, is_usable: bool) -> Self {
-        Stitch {
-            address,
-            parts,
-            mapped,
-            is_usable,
-            holds: 0,
-            leaves: false,
-            used_until: None,
-            used_last: 0,
-        }
-    }
-
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
@@ -147,16 +134,12 @@ impl Stitches {
         Some(stitch)
     }
 
-    /// The oldest stitch that serves the request: its number, and the address of the block.
-    pub fn oldest(&self, arena: &Arena, request: &Request) -> Option<(u64, u64)> {
-        let all = self.remembered.iter();
-        let mut whole = all.filter(|(_, stitch)| stitch.serves() && stitch.bytes() >= request.rounded());
-        whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))
-    }
-
     /// A block for the request in the oldest stitch that serves it.
     pub fn serve(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
-        let (number, address) = self.oldest(arena, request)?;
+        let all = self.remembered.iter();
+        let mut whole = all.filter(|(_, stitch)| stitch.serves() && stitch.bytes() >= request.rounded());
+        let oldest = whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)));
+        let (number, address) = oldest?;
         self.take(arena, request, number, address)
     }
 

@@ -34,7 +34,7 @@ use base::process as this_process;
 use base::text::shown;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
 use journal::format::Event;
-use journal::writer::{Journal, Options};
+use journal::writer::{About, Journal};
 use quota::Quota;
 
 use crate::log;
@@ -132,15 +132,15 @@ fn journal(config: &Config) -> Option<Journal> {
         return None;
     }
     let job = this_process::job_name();
-    let options = Options {
-        directory: folder(config, &job),
+    let directory = folder(config, &job);
+    let about = About {
         strategy: config.strategy.name().to_owned(),
         job,
-        max_bytes: config.journal_max,
         command_line: this_process::command_line(),
         environment: this_process::environment(&explaining_variables(), is_allocator_setting),
+        ..About::default()
     };
-    match Journal::create(&options) {
+    match Journal::create(&directory, config.journal_max, about) {
         Ok(journal) => {
             debug!("journal {}", shown(journal.path()));
             if config.journal_group
@@ -308,7 +308,7 @@ pub fn enter_for_free_of_tensor(api: Api) -> Option<Call> {
 pub fn enter_if_limited(api: Api) -> Option<Call> {
     at_fork();
     match process::quota() {
-        Some(quota) if quota.is_in_force() => enter(api),
+        Some(quota) if quota.is_in_force => enter(api),
         _ => enter_running(api),
     }
 }

@@ -140,12 +140,7 @@ impl Interned {
     pub fn stack(&self, kind: StackKind, frames: &[u32]) -> Result<u32, NoStack> {
         let key = content_key(kind as u64, frames.iter().map(|&frame| u64::from(frame)));
         self.stacks.number(&self.file, key, |number| {
-            let name: &[u8] = match kind {
-                StackKind::Python => b"python",
-                StackKind::Native => b"native",
-                StackKind::Both => b"both",
-            };
-            let line = Line::new(b'T', number).field(name);
+            let line = Line::new(b'T', number).field(kind.name().as_bytes());
             let with_frame = |line: Line, frame: &u32| line.field(frame.to_string().as_bytes());
             self.file.append(frames.iter().fold(line, with_frame))
         })

@@ -154,7 +154,7 @@ impl Process {
         // A damaged header can name a device twice, and a series must be there once.
         let mut seen = BTreeSet::new();
         self.devices.retain(|device| seen.insert(device.number));
-        self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up()));
+        self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up));
         self.is_read |= !reading.behind;
         if !reading.behind {
             let serves_tensors = self.figures.serves_tensors;
@@ -182,12 +182,12 @@ impl Process {
 
     /// Whether the journal has records that no job can have made.
     pub fn is_made_up(&self) -> bool {
-        self.tail.impossible() > 0
+        self.tail.impossible > 0
     }
 
     /// Damaged records, which were left out; known once the process has ended.
     pub fn damaged(&self) -> u64 {
-        self.tail.damaged()
+        self.tail.damaged
     }
 
     pub fn device(&self, number: i16) -> Option<&Device> {

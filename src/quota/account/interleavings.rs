@@ -91,8 +91,8 @@ fn run(path: &mut Vec<(usize, usize)>, most_switches: usize, a_dies: u32, heir_d
     };
     let inherit = |step: &mut dyn FnMut()| {
         let mut handle = account.handle(A);
-        if handle.held() > 0 {
-            let held = handle.held() as i64;
+        if handle.held > 0 {
+            let held = handle.held as i64;
             operate(&mut handle, -held, step);
         }
     };
@@ -111,7 +111,7 @@ fn run(path: &mut Vec<(usize, usize)>, most_switches: usize, a_dies: u32, heir_d
                 if taken {
                     operate(&mut handle, -2, step);
                 }
-                assert_eq!(account.held(B), handle.held());
+                assert_eq!(account.held(B), handle.held);
             });
         });
         scope.spawn(|| {

@@ -77,29 +77,24 @@ fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     });
     let left = account.handle(DEAD);
     let context = format!("{change:+} until step {last}, {others:?} at {at}");
-    assert!(
-        [100, 100u64.wrapping_add_signed(change)].contains(&left.held()),
-        "{context}: {left:?}"
-    );
-    assert!(!lived || left.held() == 100u64.wrapping_add_signed(change), "{context}");
+    let after = 100u64.wrapping_add_signed(change);
+    assert!([100, after].contains(&left.held), "{context}: {left:?}");
+    assert!(!lived || left.held == after, "{context}");
     assert_eq!(account.used(), held_by_all(&account), "{context}");
     // The processes that give the bytes back are killed as well, each one step later, until one of them finishes.
     for step in 1.. {
         let handle = account.handle(DEAD);
         assert!(
-            [0, left.held()].contains(&handle.held()),
+            [0, left.held].contains(&handle.held),
             "{context}, next process until step {step}"
         );
-        if handle.held() == 0 || operate_until(&account, handle, -(handle.held() as i64), step, |_| {}) {
+        if handle.held == 0 || operate_until(&account, handle, -(handle.held as i64), step, |_| {}) {
             break;
         }
     }
     assert_eq!(account.held(DEAD), 0, "{context}");
-    assert_eq!(
-        (account.used(), alive.held()),
-        (expected as u64, expected as u64),
-        "{context}"
-    );
+    let expected = expected as u64;
+    assert_eq!((account.used(), alive.held), (expected, expected), "{context}");
     lived
 }
 
@@ -158,12 +153,12 @@ fn many_at_once_keep_within_the_limit_and_lose_nothing() {
                     if random >> 62 == 0 {
                         account.give(&mut handle, bytes);
                     } else if account.take(&mut handle, bytes, LIMIT).is_err() {
-                        let held = handle.held();
+                        let held = handle.held;
                         account.give(&mut handle, held / 2);
                     }
                     assert!(account.used() <= LIMIT);
                 }
-                assert_eq!(account.held(seat), handle.held());
+                assert_eq!(account.held(seat), handle.held);
             });
         }
     });
@@ -179,5 +174,5 @@ fn nothing_is_booked_that_cannot_be_counted() {
     assert_eq!(account.add(&mut handle, MAX_BYTES), Ok(()));
     assert_eq!(account.add(&mut handle, 1), Err(Refused { used: MAX_BYTES }));
     account.give(&mut handle, u64::MAX);
-    assert_eq!((account.used(), handle.held()), (0, 0));
+    assert_eq!((account.used(), handle.held), (0, 0));
 }

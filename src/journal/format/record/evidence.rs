@@ -181,7 +181,6 @@ pub struct SurgeShare {
 }
 
 impl Event {
-    /// Whether memory was obtained or given back.
     pub fn moves_memory(&self) -> bool {
         use Event::{Alloc, Free, SegmentAlloc, SegmentFree};
         matches!(self, Alloc(_) | Free { .. } | SegmentAlloc { .. } | SegmentFree { .. })

@@ -28,7 +28,6 @@ pub(super) const CLASS: Place = Place::at(6, 40, 8);
 pub(super) const FLAGS: Place = Place::at(6, 48, 8);
 pub(super) const STREAM: Place = Place::at(6, 56, 8);
 
-/// One bit of the flags.
 pub(super) const fn flag(bit: u32) -> Place {
     FLAGS.part(bit, 1)
 }
@@ -115,12 +114,8 @@ impl Bits for Refuser {
     }
 
     fn of_bits(bits: u64) -> Refuser {
-        match bits {
-            1 => Refuser::Layer,
-            2 => Refuser::LayerInFront,
-            3 => Refuser::Library,
-            _ => Refuser::Driver,
-        }
+        let known = Refuser::ALL.iter().find(|refuser| refuser.bits() == bits);
+        known.copied().unwrap_or(Refuser::Driver)
     }
 }
 
@@ -260,11 +255,13 @@ impl Parts<2> for Amount {
     }
 }
 
-/// Makes the kinds of records, encoder and decoder from a table: of each kind its number, the variant of `Event`, the struct
-/// in it if there is one, and each field with its place. `also` sets fields of the record that are not the event's.
+/// Makes the kinds of records, encoder and decoder from a table: of each kind its number, the variant of `Event`, the
+/// struct in it if there is one, and each field with its place, or that of the whole value. `also` sets fields of the
+/// record that are not the event's.
 macro_rules! records {
     ($(
-        $kind:ident $number:literal $variant:ident $($inner:ident)? { $($field:ident: $place:expr),* $(,)? }
+        $kind:ident $number:literal $variant:ident
+        $($inner:ident)? $({ $($field:ident: $place:expr),* $(,)? })? $(($whole:ident: $whole_place:expr))?
         $(also $also:ident)?;
     )*) => {
         $(const $kind: u8 = $number;)*
@@ -273,12 +270,13 @@ macro_rules! records {
             #[inline(always)]
             fn put_fields(self, raw: &mut RawRecord) {
                 match self {
-                    $(records!(@event $variant $($inner)? { $($field),* }) => {
+                    $(records!(@event $variant $($inner)? $({ $($field),* })? $(($whole))?) => {
                         $kind.put(raw, KIND);
-                        $(Field::put($field, raw, $place);)*
+                        $($(Field::put($field, raw, $place);)*)?
+                        $(Field::put($whole, raw, $whole_place);)?
                         $($also(raw);)?
                     })*
-                    Event::Alloc(_) | Event::Free { .. } | Event::Unknown { .. } => {}
+                    Event::Unknown { kind } => kind.put(raw, KIND),
                 }
             }
 
@@ -287,8 +285,9 @@ macro_rules! records {
             fn take_fields(raw: &RawRecord, kind: u8) -> Option<Event> {
                 Some(match kind {
                     $($kind => {
-                        $(let $field = Field::take(raw, $place);)*
-                        records!(@event $variant $($inner)? { $($field),* })
+                        $($(let $field = Field::take(raw, $place);)*)?
+                        $(let $whole = Field::take(raw, $whole_place);)?
+                        records!(@event $variant $($inner)? $({ $($field),* })? $(($whole))?)
                     })*
                     _ => return None,
                 })
@@ -296,6 +295,7 @@ macro_rules! records {
         }
     };
     (@event $variant:ident { $($field:ident),* }) => { Event::$variant { $($field),* } };
+    (@event $variant:ident ($whole:ident)) => { Event::$variant($whole) };
     (@event $variant:ident $inner:ident { $($field:ident),* }) => { Event::$variant($inner { $($field),* }) };
 }
 pub(super) use records;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::reader::slots::MOST_OPEN;
 use crate::reader::tests::SlotFile;
 
 struct Stage {
@@ -56,7 +55,7 @@ fn slots_in_reserve_and_under_way_come_when_they_are_complete() {
     stage.file.claim(301);
     stage.commit(300);
     stage.look();
-    assert!(stage.tail.0.open.is_empty());
+    assert!(stage.tail.open.is_empty());
     stage.look();
     stage.assert_each_once(0..=300);
 }
@@ -66,8 +65,8 @@ fn what_a_file_makes_it_remember_is_bounded() {
     let mut stage = Stage::new();
     stage.file.claim(60_000);
     while stage.look().behind {}
-    assert_eq!(stage.tail.0.open.len(), MOST_OPEN);
-    assert_eq!(stage.tail.given_up(), 60_000 - MOST_OPEN as u64);
+    assert_eq!(stage.tail.open.len(), MOST_OPEN);
+    assert_eq!(stage.tail.given_up, 60_000 - MOST_OPEN as u64);
     // The latest slots are those that are read again.
     stage.commit(59_999);
     stage.look();

@@ -53,11 +53,7 @@ pub struct Descriptors {
 impl Descriptors {
     fn mark(&mut self, fd: RawFd, byte: i64, is_imported: bool) -> Option<Mark> {
         let id = FileId::of(fd).ok()?;
-        let known = self
-            .files
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|file| file.file() == id);
+        let known = self.files.iter().filter_map(Weak::upgrade).find(|file| file.file == id);
         let file = known.or_else(|| {
             let opened = File::open(format!("/proc/thread-self/fd/{fd}")).ok()?;
             let file = Arc::new(Descriptor::from_new(opened.into()).ok()?);
@@ -87,14 +83,14 @@ impl Descriptors {
             self.marks.insert(handle, mark);
         }
         let Mark { file, byte, .. } = &self.marks[&handle];
-        let is_its_file = FileId::of(fd) == Ok(file.file());
+        let is_its_file = FileId::of(fd) == Ok(file.file);
         let through = if is_imported { file.number()? } else { fd };
         is_its_file.then(|| Owner::OpenFile.share(through, *byte..byte + 1).ok())?
     }
 
     /// Whether this process imported the memory, and has it.
     fn has_imported(&self, mark: &Mark) -> bool {
-        let is_same = |other: &Mark| other.byte == mark.byte && other.file.file() == mark.file.file();
+        let is_same = |other: &Mark| other.byte == mark.byte && other.file.file == mark.file.file;
         self.marks.values().any(|other| other.is_imported && is_same(other))
     }
 

@@ -146,7 +146,7 @@ impl Call {
         // What the driver holds for contexts is charged first.
         self.engine.measure_if_due(device);
         let request = Request::new(size).map(details);
-        let stream = request.ok().and_then(|request| request.stream());
+        let stream = request.ok().and_then(|request| request.stream);
         match request.and_then(|request| self.engine.pools.allocate(pool, request)) {
             Ok(block) => {
                 let stream = state.streams.number(stream);

@@ -157,7 +157,7 @@ impl Engine {
             let before = self.state.reserved(device);
             let seat = quota.seat();
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
-            let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
+            let in_flight = seat.held.saturating_sub(quota.context_bytes()) != before;
             let waits_ended = self.state.captures.waits_ended();
             let list = on_device(quota.uuid);
             let of_waits = MOST_OF_A_WAIT.saturating_mul(self.state.captures.waits_since(waits_ended));
@@ -197,7 +197,7 @@ impl Engine {
     pub(super) fn look_before_context(&self, device: i32) -> bool {
         let is_measured = || lock(&self.state.listed).contexts.contains_key(&(device as i16));
         let has_context = || next::current_device().is_ok() || next::is_primary_active(device) || is_measured();
-        if !self.state.limits.quota.is_in_force() || has_context() {
+        if !self.state.limits.quota.is_in_force || has_context() {
             return false;
         }
         let Some(uuid) = uuid(device as i16) else {

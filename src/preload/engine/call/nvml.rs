@@ -59,7 +59,7 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
 /// `None` for `total`: NVML does not tell it.
 fn view(device: Device, total: Option<u64>) -> Option<View> {
     // Without limits and without an engine there is nothing to correct, and NVML is not asked for the UUID.
-    let quota = quota().filter(|quota| quota.is_in_force());
+    let quota = quota().filter(|quota| quota.is_in_force);
     // Without a layer the driver tells CUDA less of a device than NVML does: it keeps some for itself.
     if quota.is_none() && (running().is_none() || !next::shows_its_own_memory()) {
         return None;

@@ -199,7 +199,7 @@ impl Pools {
     /// other pools of the context are asked, and at last the policy does what it only does before out of memory.
     #[inline]
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
-        let is_small = request.bytes() <= slabs::LARGEST_REQUEST_BYTES;
+        let is_small = request.bytes <= slabs::LARGEST_REQUEST_BYTES;
         let first = if is_small { pool } else { pool.root() };
         let result = first.allocate_without_fault(request);
         if lacks_memory(&result) {
@@ -217,7 +217,7 @@ impl Pools {
         mut result: CudaResult<Block>,
     ) -> CudaResult<Block> {
         let _uncancelled = Uncancelled::begin();
-        let (size, root) = (request.bytes(), first.root());
+        let (size, root) = (request.bytes, first.root());
         let device = root.location.device;
         let from = |pool: &'static Pool| pool.allocate_again(request);
         if first.parent.is_some() {
@@ -227,7 +227,7 @@ impl Pools {
         if lacks_memory(&result) && !root.may_ever_serve(size) {
             return result;
         }
-        let patience = if request.is_patient() {
+        let patience = if request.is_patient {
             Patience::Unbounded
         } else {
             Patience::Bounded

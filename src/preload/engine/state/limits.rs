@@ -182,7 +182,7 @@ impl Limits {
                 ));
             }
         }
-        if first && self.quota.is_in_force() {
+        if first && self.quota.is_in_force {
             let count = i16::try_from(next::device_count()).unwrap_or(i16::MAX);
             let devices: Vec<Device> = (0..count).filter_map(describe).collect();
             for name in self.quota.limits_of_none(&devices) {
