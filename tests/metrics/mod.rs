@@ -6,6 +6,7 @@ mod accounts;
 mod moved;
 mod pages;
 mod server;
+mod strangers;
 mod verdicts;
 
 use std::collections::BTreeSet;

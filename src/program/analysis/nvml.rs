@@ -94,6 +94,8 @@ pub type Everything = Result<Vec<Seen>, Unanswered>;
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 /// A child ends itself after so many seconds, in case this program has ended before it.
 const LONGEST_S: u32 = 120;
+/// The longest answer: many thousand processes.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// Starts the child, which asks NVML about all devices of a host, and about these, which may be MIG instances. NVML may
 /// take as long as `patience`.
@@ -124,7 +126,7 @@ pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
     let (send, answer) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        let _ = pipe.map(|pipe| pipe.take(MOST_BYTES).read_to_end(&mut bytes));
         let _ = send.send(bytes);
     });
     let Ok(bytes) = answer.recv_timeout(patience) else {

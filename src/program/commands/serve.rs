@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use base::text::shown;
 use clap::Args;
-use journal::reader::plain;
 
 use crate::failure::Failure;
 use crate::journals;
@@ -111,8 +110,9 @@ impl Serve {
         Node::new(Options {
             folders: Box::new(move || match dirs.as_slice() {
                 [] => journals::usual_folders(),
-                dirs => dirs.iter().flat_map(|dir| with_folders(dir)).collect(),
+                dirs => dirs.to_vec(),
             }),
+            with_inner: !self.dir.is_empty(),
             keep: if self.once { FOR_EVER } else { self.keep_ended },
             since_ns,
             accounts: self.accounts.clone(),
@@ -132,7 +132,7 @@ impl Serve {
                 written.map_err(Failure::unwritten)?;
             }
         }
-        match node.own.folders_failed + node.accounts.folders_failed {
+        match node.folders.failed() + node.accounts.folders_failed {
             0 => Ok(()),
             count => Err(Failure::failed(format!("{count} of the folders cannot be read"))),
         }
@@ -175,14 +175,6 @@ impl Serve {
         };
         serve(server, &self.listen, end, ready).map_err(Failure::failed)
     }
-}
-
-/// A folder and the folders in it. No link leads elsewhere: the type is that of the entry.
-fn with_folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = plain::entries_of(folder).into_iter().flatten();
-    let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    let inner = inner.map(|entry| entry.path());
-    std::iter::once(folder.to_owned()).chain(inner).collect()
 }
 
 /// Replaces the file at once: a reader finds the old text or the new one.

@@ -12,8 +12,8 @@ use quota::glimpse::glimpse;
 use super::followed_process::Labels;
 use crate::say::say;
 
-/// The most accounts that are read. A folder can have any number of files.
-const MOST: usize = 1024;
+/// The most names of a folder that are looked at. A folder can have any number of files.
+const MOST: usize = 4096;
 /// The most characters of a folder's name in a label.
 const LONGEST: usize = 200;
 /// The most messages about accounts.
@@ -29,7 +29,7 @@ pub struct Account {
 pub struct Accounts {
     folders: Vec<PathBuf>,
     pub read: Vec<Account>,
-    /// Folders and files that cannot be read, and accounts beyond `MOST`.
+    /// Folders and files that cannot be read, and folders with more than `MOST` names.
     pub failed: u64,
     /// The folders among them.
     pub folders_failed: u64,
@@ -56,7 +56,7 @@ impl Accounts {
             if !seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
                 continue;
             }
-            let files = match plain::named_in(&folder, EXTENSION) {
+            let files = match plain::entries_of(&folder) {
                 Ok(files) => files.map(|file| file.path()),
                 Err(error) => {
                     self.folders_failed += 1;
@@ -64,9 +64,12 @@ impl Accounts {
                     continue;
                 }
             };
-            for path in files {
-                if self.read.len() == MOST {
-                    self.failed += 1;
+            for (number, path) in files.enumerate() {
+                if number == MOST {
+                    self.fail(&folder, &format!("only {MOST} of its names are looked at"));
+                    break;
+                }
+                if path.extension() != Some(EXTENSION.as_ref()) {
                     continue;
                 }
                 match glimpse(&path) {

@@ -8,6 +8,7 @@ use base::text::printable;
 use journal::format::Record;
 use journal::reader::{Header, Journal, Reading, State, Tail};
 
+use super::folders::Who;
 use crate::analysis::figures::{Counts, Figures};
 use crate::analysis::finding::Verdict;
 use crate::analysis::held::{Caches, Held};
@@ -19,8 +20,9 @@ use crate::analysis::scene::Scene;
 /// The most characters of a label's value.
 const LONGEST_LABEL: usize = 100;
 
-/// Tells processes apart: process id, start time, the creation of the journal, and the host.
-pub type Identity = (u32, u64, u64, String);
+/// Tells processes apart: the owner of the journal, process id, start time, the creation of the journal, and the host. Without the
+/// owner, a user could write the journal of another one's process first.
+pub type Identity = (u32, u32, u64, u64, String);
 
 /// A device as the process sees it.
 pub struct Device {
@@ -35,6 +37,7 @@ pub struct Device {
 pub type Labels = Vec<(&'static str, String)>;
 
 pub struct Process {
+    pub who: Who,
     pub identity: Identity,
     /// The labels of all series of this process, but those of a device. Prometheus sets `job` and `pod` itself.
     pub labels: Labels,
@@ -56,17 +59,17 @@ pub struct Process {
     pub is_done: bool,
     /// When the series leave.
     pub leaves: Option<Instant>,
-    /// Whether the series have labels of their own; chosen once, so that no series changes its name.
-    pub is_shown: Option<bool>,
+    /// Whether the process has series of its own.
+    pub is_shown: bool,
     /// A message about the journal was given.
     pub told: bool,
     /// The process ran when its journal was first opened.
     pub is_seen_running: bool,
 }
 
-pub fn identity(header: &Header) -> Identity {
+pub fn identity(owner: u32, header: &Header) -> Identity {
     let host = printable(&header.host, LONGEST_LABEL);
-    (header.pid, header.start_ticks, header.wall_start_ns, host)
+    (owner, header.pid, header.start_ticks, header.wall_start_ns, host)
 }
 
 /// The verdict on a failure, as `Job::finding` has it. What is in PyTorch's cache counts as live here: the files that
@@ -85,7 +88,7 @@ fn verdict(header: &Header, has_lost: bool, scene: &Scene) -> Verdict {
 
 impl Process {
     /// `name` is the name of the journal, without its ending.
-    pub fn new(journal: &Journal, name: &str) -> Process {
+    pub fn new(journal: &Journal, name: &str, who: Who) -> Process {
         let header = journal.header();
         let text = |text: &str| printable(text, LONGEST_LABEL);
         let mut labels = vec![
@@ -98,7 +101,8 @@ impl Process {
         labels.extend(rank(header).map(|rank| ("rank", text(&rank))));
         labels.extend(pod(header).map(|pod| ("job_pod", text(&pod))));
         Process {
-            identity: identity(header),
+            identity: identity(who.1, header),
+            who,
             labels,
             started_ns: header.wall_start_ns,
             devices: Vec::new(),
@@ -112,7 +116,7 @@ impl Process {
             is_read: false,
             is_done: false,
             leaves: None,
-            is_shown: None,
+            is_shown: false,
             told: false,
             is_seen_running: journal.state() == State::Running,
         }
@@ -120,7 +124,7 @@ impl Process {
 
     /// Whether the journal is still that of this process.
     pub fn is_of(&self, journal: &Journal) -> bool {
-        self.identity == identity(journal.header())
+        self.identity == identity(self.who.1, journal.header())
     }
 
     /// Reads a portion of the journal. Each record that happened `counts_since_ns` or later also goes to `counts`.
@@ -163,6 +167,11 @@ impl Process {
         Ok(reading)
     }
 
+    /// How many devices it has figures of, but at least 1.
+    pub fn places(&self) -> usize {
+        self.figures.devices.len().max(1)
+    }
+
     /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
         self.caches.held_of(device, &self.figures).without(self.lost)
@@ -171,6 +180,7 @@ impl Process {
     /// Adds a label with a number if another process has the same labels: files with the same name in two folders. Two series
     /// with the same labels would make the whole text invalid.
     pub fn distinguish(&mut self, taken: &BTreeSet<Labels>) {
+        self.labels.retain(|(name, _)| *name != "number");
         let count = self.labels.len();
         let mut number = 2;
         while taken.contains(&self.labels) {

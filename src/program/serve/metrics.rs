@@ -62,7 +62,7 @@ fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)
 
 /// The series of each process that has its own.
 fn processes(text: &mut Text, node: &Node) {
-    let shown = node.processes().filter(|process| process.is_shown == Some(true));
+    let shown = node.processes().filter(|process| process.is_shown);
     let shown: Vec<&Process> = shown.collect();
     let devices = || {
         let pairs = shown
@@ -194,8 +194,8 @@ fn own(text: &mut Text, node: &Node) {
     let label = |what: &str| vec![("what", what.to_owned())];
     let unreadable = [
         (label("journal"), node.unreadable.len() as u64),
-        (label("left_out"), node.own.left_out),
-        (label("folder"), node.own.folders_failed),
+        (label("left_out"), node.folders.left_out),
+        (label("folder"), node.folders.failed()),
         (label("account"), node.accounts.failed),
     ];
     let help = "What cannot be read now, for example for want of permission, or because there are too many journals";

@@ -1,9 +1,9 @@
 //! `vramshim serve`: the metrics of all jobs of a node, read from their journals.
 //!
-//! `node` finds the journals and reads what is new. `followed_process` and `figures` keep what each says, and `counted` what was
-//! counted for the node. `accounts` reads the shared accounts, and `devices` asks NVML. `metrics` writes all this as text. `server` answers HTTP
-//! requests; `address` is where it listens, `places` bounds the connections, `token` says who may ask, and `end` what ends
-//! it.
+//! `folders` finds the journals, and `node` reads what is new. `followed_process` and `figures` keep what each says, and
+//! `counted` what was counted for the node. `accounts` reads the shared accounts, and `devices` asks NVML. `metrics` writes
+//! all this as text. `server` answers HTTP requests; `address` is where it listens, `places` bounds the connections, `token`
+//! says who may ask, and `end` what ends it.
 
 mod accounts;
 mod address;

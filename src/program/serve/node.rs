@@ -3,8 +3,7 @@
 //! Files are opened for a reading and closed again, so the number of descriptors does not grow with the processes. A
 //! journal that cannot be read costs a message and a count, and nothing else.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,15 +15,19 @@ use journal::reader::{Journal, OpenError, Problem, State};
 use super::accounts::Accounts;
 use super::counted::{Counted, Ended, Totals};
 use super::devices::Devices;
-use super::folders::{Found, Owners, Signs, found, journals_in, shares};
+use super::folders::{File, Folders, Who, in_turns};
 use super::followed_process::{Identity, Labels, Process, identity};
 use crate::say::say;
 
-/// A journal that is not ready is opened again at every so many collections, or sooner if its file changes.
+/// A journal that is not ready is opened again at every so many collections, at first more often.
 const MOST_SKIPPED: u64 = 64;
-/// The most processes with series of their own; the others count for the node alone. Prometheus keeps each series for
-/// weeks.
+/// The most processes with series of their own, one that uses several devices counted for each; the others count for the node
+/// alone. Prometheus keeps each series for weeks.
 const MOST_SHOWN: usize = 1000;
+/// The most processes that are followed, counted the same way: their figures take memory.
+const MOST_FOLLOWED: usize = 4096;
+/// So many new ones may come before it is looked how many there are.
+const MOST_UNCOUNTED: usize = 1024;
 /// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
 /// The longest message, in characters.
@@ -33,6 +36,8 @@ const LONGEST_MESSAGE: usize = 400;
 pub struct Options {
     /// Gives the folders, at each collection: new ones may have come.
     pub folders: Box<dyn Fn() -> Vec<PathBuf> + Send + Sync>,
+    /// Whether the folders in them count, too.
+    pub with_inner: bool,
     /// How long the series of an ended process stay.
     pub keep: Duration,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
@@ -47,40 +52,39 @@ pub struct Options {
 #[derive(Default)]
 pub struct Own {
     pub damaged: u64,
-    pub folders_failed: u64,
-    /// Journals that are not looked at, because their owner has more in the folder than the share. There may be more.
-    pub left_out: u64,
     messages: u64,
 }
 
-enum Known {
-    /// Not opened yet, or its process had not written the header at the last of so many looks. The file had these signs.
-    New {
-        looks: u64,
-        was: Signs,
-    },
+pub enum Known {
+    /// Not opened yet, or its process had not written the header at the last of so many looks.
+    New(u64),
     Followed(Box<Process>),
     /// Not read any more: the process ended long ago, or on another machine or before the machine started, or the file
     /// cannot be read.
     PassedOver,
 }
 
-const NEW: Known = Known::New {
-    looks: 0,
-    was: (0, 0, 0),
-};
+/// The journal is opened again much later.
+const LATER: Known = Known::New(MOST_SKIPPED + 1);
 
-struct Entry {
-    inode: u64,
-    owner: u32,
-    /// The number of the collection that looked at it last.
-    looked: u64,
-    known: Known,
+impl Default for Known {
+    fn default() -> Known {
+        Known::New(0)
+    }
+}
+
+impl Known {
+    fn process(&self) -> Option<&Process> {
+        match self {
+            Known::Followed(process) => Some(process),
+            Known::New(_) | Known::PassedOver => None,
+        }
+    }
 }
 
 pub struct Node {
     options: Options,
-    entries: BTreeMap<PathBuf, Entry>,
+    pub folders: Folders<Known>,
     /// Those of the processes that are followed.
     identities: BTreeSet<Identity>,
     /// What `totals` has of processes that are not followed any more.
@@ -89,7 +93,6 @@ pub struct Node {
     pub own: Own,
     pub accounts: Accounts,
     pub devices: Devices,
-    told_folders: BTreeSet<PathBuf>,
     /// The journals that could not be read at the last try.
     pub unreadable: BTreeSet<PathBuf>,
     collections: u64,
@@ -108,13 +111,12 @@ impl Node {
         Node {
             accounts: Accounts::new(options.accounts.clone()),
             options,
-            entries: BTreeMap::new(),
+            folders: Folders::new(),
             identities: BTreeSet::new(),
             counted: Counted::default(),
             totals: Totals::default(),
             own: Own::default(),
             devices: Devices::default(),
-            told_folders: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             collections: 0,
             buffer: Vec::new(),
@@ -128,10 +130,7 @@ impl Node {
     }
 
     fn followed(&self) -> impl Iterator<Item = &Process> {
-        self.entries.values().filter_map(|entry| match &entry.known {
-            Known::Followed(process) => Some(&**process),
-            Known::New { .. } | Known::PassedOver => None,
-        })
+        self.folders.files().filter_map(|(_, file)| file.known.process())
     }
 
     /// Reads what is new, unless that was done within this time.
@@ -143,19 +142,32 @@ impl Node {
 
     /// Reads what is new.
     pub fn collect(&mut self) {
-        self.list();
-        let until = self.options.budget.map(|budget| Instant::now() + budget);
+        // A half of the time is for the folders.
+        let budget = self.options.budget;
+        let half = || budget.map(|budget| Instant::now() + budget / 2);
+        self.list(half());
+        let until = half();
         let is_late = || until.is_some_and(|until| Instant::now() >= until);
         self.collections += 1;
-        let mut behind = self.turns();
         // The journals take turns, so that a long one does not hold up the others.
-        while !behind.is_empty() && !is_late() {
-            behind.retain(|path| is_late() || self.look(path));
+        let (mut behind, mut counted) = (VecDeque::from(self.turns()), self.identities.len());
+        while let Some(path) = behind.pop_front()
+            && !is_late()
+        {
+            if self.look(&path) {
+                behind.push_back(path);
+            }
+            if self.identities.len() > counted + MOST_UNCOUNTED {
+                self.choose();
+                counted = self.identities.len();
+            }
         }
         self.forget();
         self.choose();
         self.accounts.collect();
-        self.devices = Devices::ask(self.processes().flat_map(|process| &process.devices));
+        let mut devices = std::mem::take(&mut self.devices);
+        devices.collect(self.processes());
+        self.devices = devices;
         self.collected = Some(Instant::now());
         self.buffer.shrink_to(1 << 20);
     }
@@ -163,130 +175,49 @@ impl Node {
     /// The journals, in the order in which they are read: of each owner in each folder the one that waits longest, then the
     /// next of each. So a collection that is too short does not leave out the same again, nor those of an owner of few.
     fn turns(&self) -> Vec<PathBuf> {
-        let mut waiting: BTreeMap<_, Vec<(u64, &PathBuf)>> = BTreeMap::new();
-        for (path, entry) in &self.entries {
-            let group = waiting.entry((path.parent(), entry.owner)).or_default();
-            group.push((entry.looked, path));
-        }
-        waiting.values_mut().for_each(|group| group.sort());
-        let mut turns: Vec<_> = waiting.values().flat_map(|group| group.iter().enumerate()).collect();
-        turns.sort_by_key(|(turn, _)| *turn);
-        turns.into_iter().map(|(_, (_, path))| (*path).clone()).collect()
+        let mut waiting: Vec<(PathBuf, &File<Known>)> = self.folders.files().collect();
+        waiting.sort_by_key(|(_, file)| file.looked);
+        in_turns(waiting.into_iter().map(|(path, file)| (&file.who, path)))
     }
 
-    /// Finds the journals in the folders, and forgets those that vanished. A journal that has another name now is still
-    /// the same, and what cannot be listed now has not vanished.
-    fn list(&mut self) {
-        let (mut not_listed, mut counted) = (BTreeSet::new(), BTreeMap::new());
-        self.own.folders_failed = 0;
-        for folder in (self.options.folders)() {
-            match journals_in(&folder) {
-                Ok(files) => {
-                    let mut owners = Owners::new();
-                    files.for_each(|file| *owners.entry(file.owner).or_default() += 1);
-                    counted.insert(folder, owners);
-                }
-                Err(error) => {
-                    self.own.folders_failed += 1;
-                    let problem = format!("{}: {error}", shown(&folder));
-                    // What is gone has another name now, or is unmounted. What cannot be read keeps what is known.
-                    if error.kind() != io::ErrorKind::NotFound {
-                        not_listed.insert(folder.clone());
-                    }
-                    if self.told_folders.insert(folder) {
-                        self.tell(&problem);
-                    }
-                }
-            }
-        }
-        let all: usize = counted.values().flat_map(Owners::values).sum();
-        let shares = shares(counted).into_iter();
-        let taken = shares.flat_map(|(folder, shares)| self.newest(&folder, shares));
-        let found: BTreeMap<PathBuf, Found> = taken.map(|file| (file.path.clone(), file)).collect();
-        self.own.left_out = all.saturating_sub(found.len()) as u64;
-        let may_be_there = |path: &Path| path.parent().is_some_and(|folder| not_listed.contains(folder));
-        let gone: Vec<PathBuf> = (self.entries.iter())
-            .filter(|(path, entry)| match found.get(*path) {
-                Some(file) => file.inode != entry.inode,
-                None => !may_be_there(path),
-            })
-            .map(|(path, _)| path.clone())
-            .collect();
-        let new = found.iter().filter(|(path, _)| !self.entries.contains_key(*path));
-        let mut new: BTreeMap<u64, PathBuf> = new.map(|(path, file)| (file.inode, path.clone())).collect();
-        for path in gone {
+    /// Finds the journals in the folders, and forgets those that vanished.
+    fn list(&mut self, until: Option<Instant>) {
+        let (named, with_inner) = ((self.options.folders)(), self.options.with_inner);
+        let is_followed = |known: &Known| known.process().is_some();
+        let listed = self.folders.list(&named, with_inner, until, is_followed);
+        listed.problems.iter().for_each(|problem| self.tell(problem));
+        for (path, file) in listed.gone {
             self.unreadable.remove(&path);
-            let Some(entry) = self.entries.remove(&path) else {
-                continue;
-            };
-            match (&entry.known, new.remove(&entry.inode)) {
-                (Known::Followed(_), Some(renamed)) => drop(self.entries.insert(renamed, entry)),
-                _ => self.leave(entry.known),
-            }
+            self.leave(file.known);
         }
-        for (path, Found { inode, owner, .. }) in found {
-            let new = Entry {
-                inode,
-                owner,
-                looked: 0,
-                known: NEW,
-            };
-            self.entries.entry(path).or_insert(new).owner = owner;
-        }
-    }
-
-    /// The journals of a folder within these shares: those that are followed, and the newest.
-    fn newest(&self, folder: &Path, mut shares: Owners) -> Vec<Found> {
-        let is_followed = |file: &Found| {
-            let entry = self.entries.get(&file.path).filter(|entry| entry.inode == file.inode);
-            entry.is_some_and(|entry| matches!(entry.known, Known::Followed(_)))
-        };
-        let known = self.entries.range(folder.to_owned()..).map(|(path, _)| path);
-        let known = known.take_while(|path| path.starts_with(folder));
-        let of_folder = known.filter(|path| path.parent() == Some(folder));
-        let followed = of_folder.filter_map(|path| found(path.clone()).filter(is_followed));
-        let others = journals_in(folder)
-            .into_iter()
-            .flatten()
-            .filter(|file| !is_followed(file));
-        let mut others: Vec<Found> = others.collect();
-        others.sort_by_key(|file| Reverse(file.signs));
-        let mut has_room = |file: &Found| {
-            let share = shares.get_mut(&file.owner).filter(|share| **share > 0);
-            share.map(|share| *share -= 1).is_some()
-        };
-        followed.chain(others).filter(|file| has_room(file)).collect()
     }
 
     /// Reads a portion of one journal. Returns whether there is more to read.
     fn look(&mut self, path: &Path) -> bool {
-        let Some(entry) = self.entries.get_mut(path) else {
+        let Some(file) = self.folders.file(path) else {
             return false;
         };
-        entry.looked = self.collections;
-        match &entry.known {
+        file.looked = self.collections;
+        match &mut file.known {
             Known::PassedOver => return false,
             Known::Followed(process) if process.is_done => return false,
             Known::Followed(_) => {}
-            Known::New { looks, was } => {
-                let now = found(path.to_owned()).map_or((0, 0, 0), |file| file.signs);
-                let looks = if now == *was { *looks } else { 0 };
-                let is_due = looks == 0 || looks.is_power_of_two() || looks.is_multiple_of(MOST_SKIPPED);
-                let looks = looks + 1;
-                entry.known = Known::New { looks, was: now };
-                if !is_due {
+            Known::New(looks) => {
+                let before = std::mem::replace(looks, *looks + 1);
+                if before > 0 && !before.is_power_of_two() && !before.is_multiple_of(MOST_SKIPPED) {
                     return false;
                 }
             }
         }
         // Whatever goes wrong from here on, the journal is not read again.
-        let known = std::mem::replace(&mut entry.known, Known::PassedOver);
+        let known = std::mem::replace(&mut file.known, Known::PassedOver);
+        let who = file.who.clone();
         let (after, behind) = match Journal::open(path) {
-            Ok(journal) => self.follow(path, &journal, known),
+            Ok(journal) => self.follow(path, &journal, known, who),
             Err(error) => (self.unread(path, &error, known), false),
         };
-        if let Some(entry) = self.entries.get_mut(path) {
-            entry.known = after;
+        if let Some(file) = self.folders.file(path) {
+            file.known = after;
         }
         behind
     }
@@ -295,11 +226,11 @@ impl Node {
     fn unread(&mut self, path: &Path, error: &OpenError, known: Known) -> Known {
         match (&error.problem, known) {
             // The process is starting, or what has the name is no journal yet.
-            (Problem::NotReady | Problem::NotAFile, Known::New { looks, was }) => Known::New { looks, was },
+            (Problem::NotReady | Problem::NotAFile, Known::New(looks)) => Known::New(looks),
             // It vanished since the folder was listed.
             (Problem::Io(problem), known) if problem.kind() == io::ErrorKind::NotFound => {
                 self.leave(known);
-                NEW
+                Known::New(0)
             }
             // Its process may not have let us read it yet, or the disk answers again later.
             (Problem::Io(_), known) => {
@@ -315,13 +246,17 @@ impl Node {
         }
     }
 
-    fn follow(&mut self, path: &Path, journal: &Journal, known: Known) -> (Known, bool) {
+    fn follow(&mut self, path: &Path, journal: &Journal, known: Known, who: Who) -> (Known, bool) {
         self.unreadable.remove(path);
         let mut process = match known {
             Known::Followed(process) if process.is_of(journal) => process,
+            // A copy, or the same file under the name that it had before.
+            Known::New(looks) if self.identities.contains(&identity(who.1, journal.header())) => {
+                return (Known::New(looks), false);
+            }
             other => {
                 self.leave(other);
-                match self.begin(path, journal) {
+                match self.begin(path, journal, who) {
                     Some(process) => process,
                     None => return (Known::PassedOver, false),
                 }
@@ -337,7 +272,7 @@ impl Node {
                 return (Known::PassedOver, false);
             }
         };
-        self.totals.lost += process.lost - lost_before;
+        self.totals.lost = self.totals.lost.saturating_add(process.lost - lost_before);
         let header = journal.header();
         let has_ended = journal.state() != State::Running && !reading.behind;
         let damaged = if has_ended { process.damaged() } else { 0 };
@@ -361,15 +296,12 @@ impl Node {
         (Known::Followed(process), reading.behind)
     }
 
-    /// Begins to follow the process of a journal; `None` if that is not a process of this node, or ended long ago, or if
-    /// the file is a copy: a process counts once.
-    fn begin(&mut self, path: &Path, journal: &Journal) -> Option<Box<Process>> {
+    /// Begins to follow the process of a journal; `None` if that is not a process of this node, or ended long ago, or was
+    /// counted: a process counts once.
+    fn begin(&mut self, path: &Path, journal: &Journal, who: Who) -> Option<Box<Process>> {
         let header = journal.header();
-        let identity = identity(header);
+        let identity = identity(who.1, header);
         if journal.state() == State::Dumped {
-            return None;
-        }
-        if self.identities.contains(&identity) {
             return None;
         }
         let before = self.counted.before(&identity);
@@ -382,7 +314,7 @@ impl Node {
             return None;
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let mut process = Box::new(Process::new(journal, &name));
+        let mut process = Box::new(Process::new(journal, &name, who));
         process.counts_since_ns = self.options.since_ns;
         if header.wall_start_ns < self.options.since_ns {
             // It is not known when events were lost. Those of before do not count.
@@ -435,11 +367,10 @@ impl Node {
     fn forget(&mut self) {
         let now = Instant::now();
         let mut left = Vec::new();
-        for entry in self.entries.values_mut() {
-            if let Known::Followed(process) = &entry.known
-                && process.leaves.is_some_and(|leaves| now >= leaves)
-            {
-                left.push(std::mem::replace(&mut entry.known, Known::PassedOver));
+        for file in self.folders.files_mut() {
+            let leaves = file.known.process().and_then(|process| process.leaves);
+            if leaves.is_some_and(|leaves| now >= leaves) {
+                left.push(std::mem::replace(&mut file.known, Known::PassedOver));
             }
         }
         left.into_iter().for_each(|known| self.leave(known));
@@ -453,23 +384,32 @@ impl Node {
         }
     }
 
-    /// Chooses which of the new processes have series of their own. A choice stays, so that no series changes its name.
+    /// Chooses which processes are followed further, and which have series of their own: in turns of the owners, of each first
+    /// those that have them. No series changes its name.
     fn choose(&mut self) {
-        let with_series = self.followed().filter(|process| process.is_shown == Some(true));
+        let with_series = self.followed().filter(|process| process.is_shown);
         let mut taken: BTreeSet<Labels> = with_series.map(|process| process.labels.clone()).collect();
-        for entry in self.entries.values_mut() {
-            if let Known::Followed(process) = &mut entry.known
-                && process.is_read
-                && process.is_shown.is_none()
-            {
-                let is_shown = taken.len() < MOST_SHOWN;
-                process.is_shown = Some(is_shown);
-                if is_shown {
-                    process.distinguish(&taken);
-                    taken.insert(process.labels.clone());
-                }
+        let files = self.folders.files_mut().filter(|file| file.known.process().is_some());
+        let mut files: Vec<&mut File<Known>> = files.collect();
+        files.sort_by_key(|file| file.known.process().is_none_or(|process| !process.is_shown));
+        let (mut places, mut left) = (0, Vec::new());
+        for file in in_turns(files.into_iter().map(|file| (file.who.clone(), file))) {
+            let Known::Followed(process) = &mut file.known else {
+                continue;
+            };
+            places += process.places();
+            let had_series = std::mem::replace(&mut process.is_shown, process.is_read && places <= MOST_SHOWN);
+            if process.is_shown && !had_series {
+                process.distinguish(&taken);
+                taken.insert(process.labels.clone());
+            }
+            if places > MOST_FOLLOWED {
+                // What has ended is counted for the node all the same.
+                let after = if process.is_done { Known::PassedOver } else { LATER };
+                left.push(std::mem::replace(&mut file.known, after));
             }
         }
+        left.into_iter().for_each(|known| self.leave(known));
     }
 
     /// A journal that cannot be read now.

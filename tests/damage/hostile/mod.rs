@@ -5,6 +5,7 @@
 //! VRAMSHIM_TEST_SEED chooses others; an input that fails is kept.
 
 mod inputs;
+mod stranger;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +13,8 @@ use std::os::unix::fs::lchown;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use stranger::Stranger;
 
 use support::made::Made;
 use support::random::Random;
@@ -21,8 +24,9 @@ const STRANGER: u32 = 12345;
 const MOST_MEMORY: u64 = 512 << 20;
 const MOST_SECONDS: u64 = 5;
 
-/// The commands, with the input's place. `JOB` is the folder, `TRACE` and `TEXT` are files in it.
-const COMMANDS: [&[&str]; 14] = [
+/// The commands, with the input's place. `JOB` is the folder, and `TRACE` and `TEXT` are files in it. `PID` is a process of
+/// the stranger, which says that a.vraj in the folder is its journal. What begins with `OUT` is written.
+const COMMANDS: [&[&str]; 20] = [
     &["why", "JOB", "--json"],
     &["why", "JOB/a.vraj"],
     &["inspect", "JOB", "--json"],
@@ -30,12 +34,18 @@ const COMMANDS: [&[&str]; 14] = [
     &["report", "JOB", "--json"],
     &["replay", "JOB", "--strategy", "auto_growth"],
     &["replay", "TRACE", "--strategy", "auto_growth"],
-    &["import", "TRACE", "-o", "OUT", "--force"],
+    &["import", "TRACE", "-o", "OUT.vraj", "--force"],
     &["export", "JOB", "--to", "collapsed", "-o", "-"],
     &["export", "JOB", "--to", "csv", "-o", "-"],
+    &["export", "JOB", "--to", "parquet", "-o", "OUT.parquet", "--force"],
+    &["export", "JOB", "--to", "perfetto", "-o", "OUT.pftrace", "--force"],
+    &["export", "JOB", "--to", "torch-snapshot", "-o", "OUT.pickle", "--force"],
     &["reconcile", "JOB", "--json"],
     &["top", "--once", "JOB"],
     &["serve", "--once", "--dir", "JOB", "--accounts", "JOB"],
+    &["serve", "--textfile", "OUT.prom", "--dir", "JOB", "--accounts", "JOB"],
+    &["ctl", "PID", "stats"],
+    &["ctl", "PID", "dump", "OUT.dump.vraj", "--force"],
     &["frames", "TEXT"],
 ];
 
@@ -129,6 +139,7 @@ fn what_a_stranger_left_costs_a_bound_and_opens_nothing() {
     drop(fs::File::open(&decoy.path).unwrap());
     assert!(decoy.was_opened() && !decoy.was_opened());
     let inputs = inputs::all(&mut random, &decoy.path);
+    let mut stranger = Stranger::start();
     let each = (inputs.len() / wanted).max(1);
     let (first, mut runs, mut wrong) = (random.below(each), 0, Vec::new());
     for (number, input) in inputs.iter().enumerate().skip(first).step_by(each) {
@@ -136,15 +147,17 @@ fn what_a_stranger_left_costs_a_bound_and_opens_nothing() {
         fs::create_dir(&place).unwrap();
         input.make(&place);
         give_away(&place);
+        stranger.says_its_journal_is(&place.join("a.vraj"));
         let named = |start: &str| {
             let mut files = fs::read_dir(&place).unwrap().map(|file| file.unwrap().path());
             files.find(|file| file.file_name().unwrap().to_string_lossy().starts_with(start))
         };
         let (trace, text) = (named("trace"), named("text"));
         let before = wrong.len();
+        let reads = |word: &str| word.starts_with(input.read_as) || word == "PID" && input.read_as == "JOB";
         for command in COMMANDS
             .iter()
-            .filter(|command| input.read_as == "any" || command[1].starts_with(input.read_as))
+            .filter(|command| input.read_as == "any" || command.iter().any(|word| reads(word)))
         {
             let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
             let arguments: Option<Vec<String>> = command
@@ -152,7 +165,8 @@ fn what_a_stranger_left_costs_a_bound_and_opens_nothing() {
                 .map(|word| match *word {
                     "TRACE" => file(&trace),
                     "TEXT" => file(&text),
-                    "OUT" => Some(folder.path().join("out.vraj").display().to_string()),
+                    "PID" => Some(stranger.pid().to_string()),
+                    _ if word.starts_with("OUT") => Some(folder.path().join(word).display().to_string()),
                     _ => Some(word.replace("JOB", place.to_str().unwrap())),
                 })
                 .collect();
