@@ -93,6 +93,19 @@ pub fn job_ended(job: &Job) -> String {
     }
 }
 
+/// How the process of a job ended as a title, and whether that is bad.
+pub fn end_title(job: &Job) -> (&'static str, bool) {
+    match job.state {
+        _ if job.is_imported() => ("Imported", false),
+        _ if !knows_end(job) => ("End not known", true),
+        State::Running => ("Running", false),
+        State::Dumped => ("Running when copied", false),
+        State::Exited(0) => ("Ended well", false),
+        State::Exited(_) => ("Ended early", true),
+        State::Killed => ("Ended without exit", true),
+    }
+}
+
 /// Whether the process runs, or what its journal says of its end is not damaged.
 pub fn knows_end(job: &Job) -> bool {
     matches!(job.state, State::Running | State::Dumped) || job.header.knows_end()

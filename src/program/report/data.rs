@@ -55,6 +55,7 @@ pub struct Process {
     pub failures_in_all: u64,
     pub marks: Vec<Mark>,
     pub marks_in_all: u64,
+    pub ranges: Vec<Range>,
     pub holdings: Holdings,
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
@@ -94,6 +95,17 @@ pub struct Mark {
     pub text: String,
     /// instant, begin or end
     pub kind: &'static str,
+}
+
+/// What a mark began, and another ended.
+#[derive(Debug, Serialize)]
+pub struct Range {
+    pub text: String,
+    pub from_ns: u64,
+    /// `None` if no mark ended it.
+    pub to_ns: Option<u64>,
+    /// How many others it began in.
+    pub depth: usize,
 }
 
 /// Who held how much at certain moments.

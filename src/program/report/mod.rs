@@ -11,6 +11,7 @@ mod gather;
 mod groups;
 mod html;
 mod interned;
+mod ranges;
 mod read_process;
 mod shown_verdict;
 mod space;

@@ -13,6 +13,7 @@ use super::columns::{FirstAndLast, Steps};
 use super::data::{Failure, Holdings, Mark, Named, Process};
 use super::events::{Choice, Levels};
 use super::interned::Interned;
+use super::ranges::Ranges;
 use super::shown_verdict::shown_verdict;
 use super::{groups, space};
 use crate::analysis::finding::Verdict;
@@ -59,9 +60,10 @@ impl Detail {
 struct FirstPass {
     timeline: Timeline,
     failures: FirstAndLast<Failure>,
-    /// How many failures there were so far.
-    failed_so_far: u64,
+    /// How many failures each device had so far.
+    failed: BTreeMap<i16, u64>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
+    ranges: Ranges,
     uses: Uses,
     first_ns: Option<u64>,
 }
@@ -79,14 +81,20 @@ impl Observer for FirstPass {
             }
             Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
                 let scenes = &ledger.scenes;
-                let is_known = std::mem::replace(&mut self.failed_so_far, scenes.out_of_memory) == scenes.out_of_memory;
+                let is_known = self.failed.values().sum::<u64>() == scenes.out_of_memory;
                 match (scenes.last().map(Failure::from), self.failures.list.last_mut()) {
                     (Some(again), Some(known)) if is_known => *known = again,
-                    (Some(new), _) => self.failures.push(new),
+                    (Some(new), _) => {
+                        *self.failed.entry(new.device).or_default() += 1;
+                        self.failures.push(new);
+                    }
                     (None, _) => {}
                 }
             }
-            Event::Mark { text, kind } => self.marks.push((record.time_ns, text, kind)),
+            Event::Mark { text, kind } => {
+                self.marks.push((record.time_ns, text, kind));
+                self.ranges.mark(record.time_ns, record.tid, text, kind);
+            }
             _ => {}
         }
     }
@@ -105,8 +113,9 @@ pub fn read(
     let mut first = FirstPass {
         timeline: Timeline::new(detail.spans),
         failures: FirstAndLast::new(detail.failures),
-        failed_so_far: 0,
+        failed: BTreeMap::new(),
         marks: FirstAndLast::new(detail.failures),
+        ranges: Ranges::new(detail.failures),
         uses: Uses::default(),
         first_ns: None,
     };
@@ -152,11 +161,12 @@ pub fn read(
             &answer,
             verdict,
             trust(&job, &first.uses, first.first_ns),
-            devices_of(&job, &first.timeline, &choice.levels),
+            devices_of(&job, &first, &choice.levels),
         ),
         failures_in_all: first.failures.in_all,
         failures: first.failures.list,
         marks_in_all: first.marks.in_all,
+        ranges: first.ranges.list(|number| labels.mark(number)),
         holdings: Holdings {
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
@@ -186,6 +196,7 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         // When the journal began, in RFC 3339.
         "started": format::started(job),
         "ended": format::job_ended(job),
+        "end_title": format::end_title(job),
         "software": header.software,
         "environment": secrets::environment(&header.environment),
         // The framework with a cache of its own, whose segments are what the journal calls allocations.
@@ -288,7 +299,7 @@ fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
 }
 
 /// Each device by its number, -1 for the host, in bytes.
-fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
+fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
     let mut ordinals: Vec<i16> = job.devices().iter().map(|&(ordinal, ..)| ordinal).collect();
     if job.host_memory().is_some_and(|host| host.all.count > 0) {
         ordinals.push(HOST_DEVICE);
@@ -299,7 +310,7 @@ fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
             .devices
             .iter()
             .find(|entry| entry.ordinal == i32::from(ordinal));
-        let curves = timeline.devices.get(&ordinal);
+        let curves = first.timeline.devices.get(&ordinal);
         let steps = |curve: fn(&DeviceTimeline) -> &Curve, exact: Option<usize>| {
             let near = exact.into_iter().flat_map(|level| {
                 let of_device = levels.iter().filter(|(device, _)| *device == ordinal);
@@ -337,7 +348,8 @@ fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
             "live_at_end": all.allocated.current,
             "allocations": all.count,
             "utilisation": all.utilisation(),
-            "failures": ledger.map_or(0, |ledger| ledger.failures),
+            // For lack of memory, as in the process's list.
+            "failures": first.failed.get(&ordinal).unwrap_or(&0),
         })
     };
     ordinals.into_iter().map(device).collect()

@@ -1,6 +1,5 @@
 /** The verdict in a word or two, and whether it is bad. */
 const TAGS = {
-    none_failed: "Ended well",
     not_enough_evidence: "Not enough evidence",
     larger_than_device: "Too large",
     live_set: "Too much live",
@@ -84,9 +83,9 @@ panel("verdict", () => {
     }
     facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
     const holder = largestHolder(process);
-    const ended = process.trust.running ? "Running" : /^exit 0/.test(process.ended) ? TAGS.none_failed : "Ended early";
-    byId("verdict-title").textContent = failed ? TAGS[verdict.name] || verdict.words : ended;
-    byId("verdict").classList.toggle("bad", failed || ended === "Ended early");
+    const [title, isBad] = failed ? [TAGS[verdict.name] || verdict.words, true] : process.end_title;
+    byId("verdict-title").textContent = title;
+    byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
@@ -131,7 +130,7 @@ function failureList(process) {
         "ul",
         { class: "failures" },
         ...shown.map(item),
-        more > 0 ? make("li", {}, `${many(more, "earlier failure")}`) : "",
+        more > 0 ? make("li", {}, many(more, "more failure")) : "",
     );
     return process.failures.length === 1
         ? ""

@@ -137,32 +137,18 @@ function looks() {
 
 /** The chart's own box, below a lane for each depth of the job's ranges. */
 function boxOf(drawn) {
-    const top = TOP + Math.min(4, Math.max(0, ...rangesOf(state.process).map((one) => one.depth + 1))) * 14;
+    const top = TOP + Math.max(0, ...state.process.ranges.map((one) => one.depth + 1)) * 14;
     return { left: LEFT, top, width: drawn.width - LEFT - 8, height: drawn.height - top - BOTTOM };
 }
 
-/** The ranges that marks begin and end, each as deep as it lies in others. */
-function rangesOf(process) {
-    if (process.ranges) return process.ranges;
-    const open = [];
-    process.ranges = [];
-    for (const { kind, text, time_ns } of process.marks) {
-        if (kind === "begin") {
-            open.push({ text, from: time_ns, to: process.until, depth: open.length });
-            process.ranges.push(open[open.length - 1]);
-        } else if (kind === "end" && open.length > 0) {
-            const named = open.findLastIndex((one) => one.text === text);
-            open.splice(named < 0 ? open.length - 1 : named, 1)[0].to = time_ns;
-        }
-    }
-    return process.ranges;
-}
-
+/** The ranges that marks begin and end. One without an end reaches to the end of the journal. */
 function drawRanges(pen, box, from, to) {
     const x = (time) => box.left + ((Math.min(to, Math.max(from, time)) - from) / (to - from)) * box.width;
-    for (const one of rangesOf(state.process)) {
-        if (one.to < from || one.from > to || one.depth > 3) continue;
-        const [left, wide, y] = [x(one.from), Math.max(1, x(one.to) - x(one.from) - 1), TOP + one.depth * 14];
+    for (const one of state.process.ranges) {
+        const end = one.to_ns ?? state.process.until;
+        if (end < from || one.from_ns > to) continue;
+        const [left, y] = [x(one.from_ns), TOP + one.depth * 14];
+        const wide = Math.max(1, x(end) - left - 1);
         pen.fillStyle = colour("quiet");
         pen.fillRect(left, y, wide, 12);
         pen.fillStyle = colour("text");
