@@ -71,8 +71,9 @@ impl Run {
             say!("{line}");
         }
         let hidden = self.options.hidden_hook(&environment, &self.command);
+        let missing = self.options.missing_hook(&environment);
         let unlimited = self.options.unlimited(&config.quota);
-        for remark in self.options.remark().into_iter().chain(unlimited).chain(hidden) {
+        for remark in [self.options.remark(), unlimited, hidden, missing].into_iter().flatten() {
             say!("{remark}");
         }
         environment.enter()?;

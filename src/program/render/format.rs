@@ -25,10 +25,25 @@ pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
+/// The width of standard output: of the terminal, or what `COLUMNS` says. `None` if neither says it.
+pub fn columns() -> Option<usize> {
+    let terminal = ratatui::crossterm::terminal::size()
+        .ok()
+        .filter(|_| io::stdout().is_terminal());
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = terminal.map(|(columns, _)| usize::from(columns)).or_else(told);
+    columns.filter(|&columns| columns > 0)
+}
+
 /// `text`, printed bold by escape sequences if `bold` is true.
 pub fn strong(text: &str, bold: bool) -> String {
-    if bold {
-        format!("\x1b[1m{text}\x1b[0m")
+    in_style(text, "1", bold)
+}
+
+/// `text` in the style of this escape sequence if `styled` is true.
+pub fn in_style(text: &str, code: &str, styled: bool) -> String {
+    if styled {
+        format!("\x1b[{code}m{text}\x1b[0m")
     } else {
         text.to_owned()
     }

@@ -29,7 +29,7 @@ const READ_SHARE: u32 = 20;
 const ROOM_FOR_EVENTS: u16 = 14;
 
 const HELP: &str =
-    "q quit \u{2191}\u{2193} choose Enter open \u{2190}\u{2192} sort r reverse / filter f job e events d devices";
+    "q quit \u{2191}\u{2193} row Enter open \u{2190}\u{2192} sort r reverse / filter f its job e events d devices";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
 
@@ -328,7 +328,7 @@ impl Screen {
         }
         if self.typing || !self.filter.is_empty() {
             let (filter, hidden) = (printable(&self.filter, 30), self.all - self.rows.len().min(self.all));
-            title += &format!("  with /{filter} ({hidden} rows are not shown)");
+            title += &format!("  with \"{filter}\" in a column, {hidden} hidden");
         }
         title
     }

@@ -1,23 +1,18 @@
 //! The tables as text: for `--once`, and at each update on a terminal that cannot draw.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use super::columns::{Column, lay_out};
 use super::machine::Machine;
 use super::{devices, events, rows};
-use crate::render::format::printable;
+use crate::render::format::{columns, printable};
 
 /// The latest events that are printed.
 const EVENTS: usize = 10;
 
 /// Writes the tables, as wide as the terminal; a file or a pipe gets 80 columns. What does not fit is named.
 pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Result<()> {
-    let terminal = ratatui::crossterm::terminal::size()
-        .ok()
-        .filter(|_| io::stdout().is_terminal());
-    let room = terminal
-        .map_or(80, |(columns, _)| usize::from(columns))
-        .saturating_sub(2);
+    let room = columns().unwrap_or(80).saturating_sub(2);
     let devices = devices::devices(machine);
     if !devices.is_empty() {
         print(out, &devices::COLUMNS, &devices::texts(&devices), room)?;

@@ -11,15 +11,21 @@ use crate::analysis::job::NOT_KNOWN;
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
 use crate::render::answer::Answer;
-use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::format::{self, count, difference, duration, ended, in_style, printable, shown, size, strong};
 use crate::render::host_memory;
 use crate::render::table::table;
 use crate::render::verdict_lines::process_name;
 
 pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io::Result<()> {
     let job = answer.job;
+    // Bold, and red or green if the end is known to be bad or good.
+    let style = match format::end_title(job) {
+        (_, is_bad) if is_bad || answer.finding.fatal => "1;31",
+        _ if job.state == State::Exited(0) && !job.is_imported() => "1;32",
+        _ => "1",
+    };
     for (line, number) in answer.lines.iter().zip(0..) {
-        writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
+        writeln!(out, "{}", in_style(&line.to_string(), style, bold && number == 0))?;
     }
     if let Some(asked_by) = &answer.holders.asked_by {
         writeln!(out, "Asked for by {}", printable(asked_by, 200))?;
@@ -130,7 +136,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
     table(
         out,
         &["pid", "rank", "host", "job", "ended", "died", "verdict"],
-        &[0],
+        &[0, 5],
         rows.collect(),
     )
 }

@@ -52,12 +52,26 @@ fn the_filter_takes_letters_that_are_keys() {
         screen.press(key, &machine);
     }
     assert!(screen.is_typing() && screen.filter == "qr" && !screen.reversed);
-    assert!(drawn(&mut screen, 80, 24).contains("with /qr"));
+    assert!(drawn(&mut screen, 80, 24).contains("with \"qr\" in a column"));
     screen.press(KeyCode::Enter, &machine);
     assert!(!screen.is_typing() && screen.filter == "qr");
     screen.press(KeyCode::Esc, &machine);
     assert!(screen.filter.is_empty());
     assert!(rows::sample(3, None).has("JOB 3") && !rows::sample(3, None).has("job 4"));
+}
+
+#[test]
+fn a_key_filters_by_the_job_of_the_chosen_row_and_says_so() {
+    let machine = Machine::default();
+    let mut screen = screen(3);
+    // The last words of the help are in sight on a narrow screen, too.
+    assert!(drawn(&mut screen, 80, 24).contains("/ filter f its job e events d devices"));
+    screen.press(KeyCode::Down, &machine);
+    screen.press(KeyCode::Char('f'), &machine);
+    assert_eq!(screen.filter, "job 1 \u{4e16}\u{754c}");
+    assert!(drawn(&mut screen, 100, 24).contains("with \"job 1 "));
+    screen.press(KeyCode::Char('f'), &machine);
+    assert!(screen.filter.is_empty());
 }
 
 #[test]
