@@ -8,8 +8,10 @@ use super::format::columns;
 
 /// The blanks between two columns.
 const SPACE: u16 = 2;
-/// Texts are broken into lines that are no shorter.
+/// A column of texts that are broken into lines is no narrower than this, nor than its words.
 const LEAST: u16 = 12;
+/// Longer words are broken.
+const LONGEST_WORD: u16 = 24;
 
 /// Writes a table that is no wider than standard output, if its width is known. The columns in `right` (usually numbers)
 /// are aligned to the right. Where there is little room, other texts are broken into lines. Columns for which there is no
@@ -28,9 +30,14 @@ fn write(
     let room = room.map(|room| u16::try_from(room).unwrap_or(u16::MAX));
     let mut all = Table::new();
     let widths = all.set_header(titles).add_rows(rows).column_max_content_widths();
-    let least = |place: usize| match right.contains(&place) {
-        true => widths[place] + SPACE,
-        false => widths[place].min(LEAST) + SPACE,
+    let least = |place: usize| {
+        let texts = rows.iter().map(|row| row[place].as_str()).chain([titles[place]]);
+        let words = texts.flat_map(|text| text.split(' ')).map(|word| word.chars().count());
+        let longest = words.fold(0, |most, word| most.max(u16::try_from(word).unwrap_or(u16::MAX)));
+        match right.contains(&place) {
+            true => widths[place] + SPACE,
+            false => widths[place].min(longest.clamp(LEAST, LONGEST_WORD)) + SPACE,
+        }
     };
     let mut blocks = vec![vec![0]];
     let mut needed = least(0);
@@ -45,7 +52,10 @@ fn write(
         }
         needed += least(place);
     }
-    for block in blocks {
+    for (number, block) in blocks.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(block.iter().map(|&place| titles[place]));
@@ -53,7 +63,7 @@ fn write(
         if let Some(room) = room {
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(room);
         }
-        for (column, &place) in table.column_iter_mut().zip(&block) {
+        for (column, &place) in table.column_iter_mut().zip(block) {
             if right.contains(&place) {
                 column.set_cell_alignment(CellAlignment::Right);
                 column.set_constraint(ColumnConstraint::ContentWidth);
