@@ -27,7 +27,11 @@ fn assert_fits(printed: &Printed, words: &[&str]) {
     for line in printed.text.lines() {
         is_table = line.starts_with("  ") && (is_table || is_title(&line) && !line.contains(": "));
         tables += usize::from(is_table);
-        assert!(!is_table || line.chars().count() <= COLUMNS, "{line:?} in\n{}", printed.text);
+        assert!(
+            !is_table || line.chars().count() <= COLUMNS,
+            "{line:?} in\n{}",
+            printed.text
+        );
     }
     assert!(tables > 3, "{}", printed.text);
     for word in words {
@@ -72,12 +76,32 @@ fn tables_of_why_and_replay_fit_the_screen() {
     let why = narrow(&["why"], &journal);
     assert_fits(&why, &["24.0 GiB  25,769,803,776", "model.py:31 forward"]);
     let replay = narrow(&["replay"], &journal).ok();
-    let wide = vramshim().arg("replay").arg(&journal).env_remove("COLUMNS").printed().ok();
+    let wide = vramshim()
+        .arg("replay")
+        .arg(&journal)
+        .env_remove("COLUMNS")
+        .printed()
+        .ok();
     assert!(wide.text.lines().any(|line| line.len() > COLUMNS), "{}", wide.text);
     // No column is left out.
-    assert_fits(&replay, &["peak reserved", "waits to allocate", "smallest device", "paddle_naive_best_fit"]);
-    let cells = wide.text.lines().filter(|line| line.starts_with("  ")).flat_map(|line| line.split("  "));
-    for cell in cells.map(str::trim).filter(|cell| !cell.is_empty() && !cell.contains(':')) {
+    assert_fits(
+        &replay,
+        &[
+            "peak reserved",
+            "waits to allocate",
+            "smallest device",
+            "paddle_naive_best_fit",
+        ],
+    );
+    let cells = wide
+        .text
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .flat_map(|line| line.split("  "));
+    for cell in cells
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty() && !cell.contains(':'))
+    {
         assert!(replay.text.contains(cell), "{cell:?} is not in\n{}", replay.text);
     }
 }

@@ -92,7 +92,10 @@ fn a_library_without_its_python_part_is_told_of() {
     let said = started(&[]);
     let told: Vec<&str> = said.lines().filter(|line| line.contains("Python part")).collect();
     let [told] = told[..] else { panic!("{said}") };
-    for words in ["lib/libvramshim.so or one folder above", "the lines of code that hold PyTorch's memory are not known"] {
+    for words in [
+        "lib/libvramshim.so or one folder above",
+        "the lines of code that hold PyTorch's memory are not known",
+    ] {
         assert_says(told, words);
     }
     // Native stacks are not PyTorch's, and --quiet wants no such line.
@@ -101,7 +104,10 @@ fn a_library_without_its_python_part_is_told_of() {
         assert!(!said.contains("Python part"), "{said}");
     }
     let mut doctor = vramshim();
-    doctor.args(["doctor", "--library"]).arg(&alone).current_dir(folder.path());
+    doctor
+        .args(["doctor", "--library"])
+        .arg(&alone)
+        .current_dir(folder.path());
     assert_says(&doctor.printed().text, "Python part");
     // With the part, nothing is said.
     assert!(!run(folder.path(), &[], &["true"]).said.contains("Python part"));

@@ -73,7 +73,10 @@ impl Run {
         let hidden = self.options.hidden_hook(&environment, &self.command);
         let missing = self.options.missing_hook(&environment);
         let unlimited = self.options.unlimited(&config.quota);
-        for remark in [self.options.remark(), unlimited, hidden, missing].into_iter().flatten() {
+        for remark in [self.options.remark(), unlimited, hidden, missing]
+            .into_iter()
+            .flatten()
+        {
             say!("{remark}");
         }
         environment.enter()?;

@@ -37,13 +37,8 @@ pub fn columns() -> Option<usize> {
 
 /// `text`, printed bold by escape sequences if `bold` is true.
 pub fn strong(text: &str, bold: bool) -> String {
-    in_style(text, "1", bold)
-}
-
-/// `text` in the style of this escape sequence if `styled` is true.
-pub fn in_style(text: &str, code: &str, styled: bool) -> String {
-    if styled {
-        format!("\x1b[{code}m{text}\x1b[0m")
+    if bold {
+        format!("\x1b[1m{text}\x1b[0m")
     } else {
         text.to_owned()
     }

@@ -55,7 +55,9 @@ pub struct Process {
     pub failures_in_all: u64,
     pub marks: Vec<Mark>,
     pub marks_in_all: u64,
-    pub ranges: Vec<Range>,
+    /// What marks begin and end: the text, the times of begin and end, and in how many others it began. Without an end the
+    /// time is null.
+    pub ranges: Vec<(String, u64, Option<u64>, usize)>,
     pub holdings: Holdings,
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
@@ -95,17 +97,6 @@ pub struct Mark {
     pub text: String,
     /// instant, begin or end
     pub kind: &'static str,
-}
-
-/// What a mark began, and another ended.
-#[derive(Debug, Serialize)]
-pub struct Range {
-    pub text: String,
-    pub from_ns: u64,
-    /// `None` if no mark ended it.
-    pub to_ns: Option<u64>,
-    /// How many others it began in.
-    pub depth: usize,
 }
 
 /// Who held how much at certain moments.

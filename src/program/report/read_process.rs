@@ -93,7 +93,7 @@ impl Observer for FirstPass {
             }
             Event::Mark { text, kind } => {
                 self.marks.push((record.time_ns, text, kind));
-                self.ranges.mark(record.time_ns, record.tid, text, kind);
+                self.ranges.mark(record, text, kind);
             }
             _ => {}
         }
@@ -145,6 +145,8 @@ pub fn read(
         text: labels.mark(number),
         kind: mark_name(kind),
     });
+    let ranges = first.ranges.list().into_iter();
+    let ranges = ranges.map(|(text, from_ns, to_ns, depth)| (labels.mark(text), from_ns, to_ns, depth));
     let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
     let peaks = devices.filter_map(|(_, timeline)| timeline.live.peak());
     Ok(Process {
@@ -166,7 +168,7 @@ pub fn read(
         failures_in_all: first.failures.in_all,
         failures: first.failures.list,
         marks_in_all: first.marks.in_all,
-        ranges: first.ranges.list(|number| labels.mark(number)),
+        ranges: ranges.collect(),
         holdings: Holdings {
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
@@ -305,11 +307,7 @@ fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
         ordinals.push(HOST_DEVICE);
     }
     let device = |ordinal: i16| {
-        let entry = job
-            .header
-            .devices
-            .iter()
-            .find(|entry| entry.ordinal == i32::from(ordinal));
+        let entry = job.header.device(ordinal);
         let curves = first.timeline.devices.get(&ordinal);
         let steps = |curve: fn(&DeviceTimeline) -> &Curve, exact: Option<usize>| {
             let near = exact.into_iter().flat_map(|level| {

@@ -4,7 +4,6 @@
 //! tables from them, and `columns` says which columns fit. With `--once` or `--json`, and on a dumb terminal, `json` or
 //! `text` prints them. Otherwise `terminal` runs the `screen`, which draws the tables at each update.
 
-mod columns;
 mod devices;
 mod events;
 mod json;

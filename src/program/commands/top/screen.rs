@@ -11,7 +11,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::columns::lay_out;
 use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
@@ -20,6 +19,7 @@ use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
 use crate::render::format::{duration, printable, styled};
 use crate::render::job_page::JobPage;
+use crate::render::table::lay_out;
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use super::columns::{Column, lay_out};
+use super::super::wrapped;
 use super::machine::Machine;
 use super::{devices, events, rows};
 use crate::render::format::{columns, printable};
+use crate::render::table::{Column, lay_out};
 
 /// The latest events that are printed.
 const EVENTS: usize = 10;
@@ -62,16 +63,7 @@ fn print(out: &mut impl Write, columns: &[Column], texts: &[Vec<String>], room: 
     )
 }
 
-/// Writes a text in lines of at most `room` characters and two blanks; a word that is longer has a line of its own.
+/// Writes a text in lines of at most `room` characters and two blanks.
 fn fold(out: &mut impl Write, text: &str, room: usize) -> io::Result<()> {
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.trim().is_empty() && line.chars().count() + word.chars().count() > room {
-            writeln!(out, "  {}", line.trim_end())?;
-            line = "  ".to_owned();
-        }
-        line += word;
-        line += " ";
-    }
-    writeln!(out, "  {}", line.trim_end())
+    writeln!(out, "{}", wrapped(&format!("  {text}"), room + 2))
 }

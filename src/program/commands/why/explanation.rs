@@ -11,7 +11,7 @@ use crate::analysis::job::NOT_KNOWN;
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
 use crate::render::answer::Answer;
-use crate::render::format::{self, count, difference, duration, ended, in_style, printable, shown, size, strong};
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::host_memory;
 use crate::render::table::table;
 use crate::render::verdict_lines::process_name;
@@ -25,7 +25,10 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
         _ => "1",
     };
     for (line, number) in answer.lines.iter().zip(0..) {
-        writeln!(out, "{}", in_style(&line.to_string(), style, bold && number == 0))?;
+        match number {
+            0 if bold => writeln!(out, "\x1b[{style}m{line}\x1b[0m")?,
+            _ => writeln!(out, "{line}")?,
+        }
     }
     if let Some(asked_by) = &answer.holders.asked_by {
         writeln!(out, "Asked for by {}", printable(asked_by, 200))?;

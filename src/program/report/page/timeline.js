@@ -137,23 +137,23 @@ function looks() {
 
 /** The chart's own box, below a lane for each depth of the job's ranges. */
 function boxOf(drawn) {
-    const top = TOP + Math.max(0, ...state.process.ranges.map((one) => one.depth + 1)) * 14;
+    const top = TOP + Math.max(0, ...state.process.ranges.map(([, , , depth]) => depth + 1)) * 14;
     return { left: LEFT, top, width: drawn.width - LEFT - 8, height: drawn.height - top - BOTTOM };
 }
 
 /** The ranges that marks begin and end. One without an end reaches to the end of the journal. */
 function drawRanges(pen, box, from, to) {
     const x = (time) => box.left + ((Math.min(to, Math.max(from, time)) - from) / (to - from)) * box.width;
-    for (const one of state.process.ranges) {
-        const end = one.to_ns ?? state.process.until;
-        if (end < from || one.from_ns > to) continue;
-        const [left, y] = [x(one.from_ns), TOP + one.depth * 14];
+    for (const [text, began, ended, depth] of state.process.ranges) {
+        const end = ended ?? state.process.until;
+        if (end < from || began > to) continue;
+        const [left, y] = [x(began), TOP + depth * 14];
         const wide = Math.max(1, x(end) - left - 1);
         pen.fillStyle = colour("quiet");
         pen.fillRect(left, y, wide, 12);
         pen.fillStyle = colour("text");
         [pen.textAlign, pen.textBaseline] = ["left", "middle"];
-        if (pen.measureText(one.text).width < wide - 6) pen.fillText(one.text, left + 3, y + 6.5);
+        if (pen.measureText(text).width < wide - 6) pen.fillText(text, left + 3, y + 6.5);
     }
 }
 

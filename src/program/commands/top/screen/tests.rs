@@ -37,6 +37,7 @@ fn what_falls_off_is_said() {
     ] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
+    assert!(text.contains("/ filter f its job e events d devices"), "{text}");
     let text = drawn(&mut screen, 200, 50);
     for words in ["0 Simulated GPU", "GPU-5", "4711", "4725", "failure 0", "mark 896"] {
         assert!(text.contains(words), "{words} in\n{text}");
@@ -58,20 +59,6 @@ fn the_filter_takes_letters_that_are_keys() {
     screen.press(KeyCode::Esc, &machine);
     assert!(screen.filter.is_empty());
     assert!(rows::sample(3, None).has("JOB 3") && !rows::sample(3, None).has("job 4"));
-}
-
-#[test]
-fn a_key_filters_by_the_job_of_the_chosen_row_and_says_so() {
-    let machine = Machine::default();
-    let mut screen = screen(3);
-    // The last words of the help are in sight on a narrow screen, too.
-    assert!(drawn(&mut screen, 80, 24).contains("/ filter f its job e events d devices"));
-    screen.press(KeyCode::Down, &machine);
-    screen.press(KeyCode::Char('f'), &machine);
-    assert_eq!(screen.filter, "job 1 \u{4e16}\u{754c}");
-    assert!(drawn(&mut screen, 100, 24).contains("with \"job 1 "));
-    screen.press(KeyCode::Char('f'), &machine);
-    assert!(screen.filter.is_empty());
 }
 
 #[test]
