@@ -202,24 +202,21 @@ impl JobOptions {
         if let Some(torch) = asked_for {
             return torch.variables(library);
         }
-        // `missing_hook` says what is missing.
-        Ok(self.implied_torch().variables(library).unwrap_or_default())
-    }
-
-    /// What happens with PyTorch if the user does not choose. PyTorch's operators give up Python's lock, so the library cannot
-    /// read their Python frames. PyTorch itself can. Native stacks are of what the library serves: PyTorch's segments.
-    fn implied_torch(&self) -> Torch {
-        match self.kinds_of_stacks() {
+        // PyTorch's operators give up Python's lock, so the library cannot read their Python frames. PyTorch itself can.
+        // Native stacks are of what the library serves: PyTorch's segments.
+        let torch = match self.kinds_of_stacks() {
             kinds if kinds.python() => Torch::Record,
             config::Stacks::Off => Torch::State,
             _ => Torch::Off,
-        }
+        };
+        // `missing_hook` says what is missing.
+        Ok(torch.variables(library).unwrap_or_default())
     }
 
     /// What is not known because the Python part is missing, if nobody asked for it by `--torch`.
     pub fn missing_hook(&self, environment: &Environment) -> Option<String> {
-        let is_told = !self.quiet && self.implied_torch() != Torch::Off && environment.own(table::TORCH.name).is_none();
-        let library = environment.library.as_deref().filter(|_| is_told)?;
+        let is_missing = environment.own(table::TORCH.name).is_none();
+        let library = environment.library.as_deref().filter(|_| is_missing && !self.quiet)?;
         let why = Torch::State.variables(library).err()?;
         Some(format!(
             "{}. Without it the lines of code that hold PyTorch's memory are not known",

@@ -70,7 +70,6 @@ pub struct Failure {
     pub time_ns: u64,
     pub device: i16,
     pub api: String,
-    pub tid: u32,
     pub requested: u64,
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
@@ -83,7 +82,6 @@ impl From<&Scene> for Failure {
             time_ns: scene.time_ns,
             device: scene.device,
             api: api_name(scene.api),
-            tid: scene.tid,
             requested: scene.requested,
             tries: scene.tries,
             went_on: scene.went_on,

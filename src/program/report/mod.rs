@@ -13,7 +13,6 @@ mod html;
 mod interned;
 mod ranges;
 mod read_process;
-mod shown_verdict;
 mod space;
 
 pub use data::Report;

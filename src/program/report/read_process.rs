@@ -14,14 +14,13 @@ use super::data::{Failure, Holdings, Mark, Named, Process};
 use super::events::{Choice, Levels};
 use super::interned::Interned;
 use super::ranges::Ranges;
-use super::shown_verdict::shown_verdict;
 use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
-use crate::analysis::names::{device_uuid, mark_name};
+use crate::analysis::names::{api_name, device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
@@ -124,7 +123,8 @@ pub fn read(
     let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
     let mut at_failure = match &job.finding().failure {
         Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {
-            Some(space::AtFailure::new(failure.scene.device, failure.scene.time_ns))
+            let (device, time_ns, space) = (failure.scene.device, failure.scene.time_ns, None);
+            Some(space::AtFailure { device, time_ns, space })
         }
         _ => None,
     };
@@ -210,6 +210,35 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         "devices": devices,
         // As in `inspect`: null if the journal does not say.
         "host_memory": host_memory::as_json(&job.ledger.host),
+    })
+}
+
+/// The answer about the process. `stack` gives the place of a stack. A report is made without a replay.
+fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) -> Value {
+    let failure = answer.finding.failure.as_ref();
+    let [explanation, sentence] = answer.text();
+    json!({
+        "name": answer.finding.verdict.name(),
+        "words": answer.finding.verdict.words(),
+        // What happened.
+        "sentence": sentence,
+        // The causes, and what would help, with bytes.
+        "explanation": explanation,
+        "next": answer.steps_as_json(),
+        // Whether the failure is what ended the job.
+        "fatal": answer.finding.fatal,
+        "device": failure.map(|failure| failure.scene.device),
+        "time_ns": failure.map(|failure| failure.scene.time_ns),
+        // Of growth: from when to when the bytes came.
+        "window": failure
+            .filter(|_| answer.finding.verdict == Verdict::Growth)
+            .and_then(|failure| failure.scene.around.growth),
+        // What the request asked for, by which function, and from where.
+        "api": failure.map(|failure| api_name(failure.scene.api)),
+        "requested": failure.map(|failure| failure.scene.requested),
+        "stack": failure.and_then(|failure| stack(failure.scene.stack)),
+        "parts": answer.parts,
+        "total": failure.and_then(|failure| Some(failure.shortage.parts?.total)),
     })
 }
 

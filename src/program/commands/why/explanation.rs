@@ -176,7 +176,6 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
     let whose = if allowance.group { "group" } else { "process" };
     let title = format!("Limit of the {whose}, {}", size(allowance.limit));
     writeln!(out, "\n{}", strong(&title, bold))?;
-    let row = |who: String, what: &str, bytes: u64| vec![who, what.to_owned(), size(bytes), count(bytes)];
     let mut rows = vec![row(format!("{pid} this process"), "held", allowance.own)];
     let members = scene
         .processes
@@ -190,13 +189,15 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
     table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
 }
 
+fn row(who: String, what: &str, bytes: impl TryInto<i64>) -> Vec<String> {
+    let bytes = bytes.try_into().unwrap_or(i64::MAX);
+    let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
+    vec![who, what.to_owned(), difference(bytes), exact]
+}
+
 /// The parts of what belongs to `whose`, which has `total` bytes.
 fn rows(answer: &Answer, whose: &str, total: u64) -> Vec<Vec<String>> {
     let job = answer.job;
-    let row = |who: String, what: &str, bytes: i64| {
-        let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
-        vec![who, what.to_owned(), difference(bytes), exact]
-    };
     let own = format!("{} {}", job.header.pid, printable(&job.title(), 24));
     let mut rows: Vec<_> = (answer.parts.iter())
         .map(|part| row(part.who.clone().unwrap_or_default(), part.name, part.bytes))
@@ -204,6 +205,6 @@ fn rows(answer: &Answer, whose: &str, total: u64) -> Vec<Vec<String>> {
     rows[0][0] = own;
     let unknown = rows.len() - 2;
     rows[unknown][0] = format!("the {whose}");
-    rows.push(row(String::new(), "in all", i64::try_from(total).unwrap_or(i64::MAX)));
+    rows.push(row(String::new(), "in all", total));
     rows
 }

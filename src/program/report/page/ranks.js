@@ -23,9 +23,7 @@ function drawSmall({ process, device }, scale, length) {
     const { pen, width, height } = drawn;
     const box = { left: 0, top: 2, width, height: height - 3 };
     const to = process.began + length;
-    const look = looks();
-    drawCurve(pen, device.reserved, box, process.began, to, scale, { ...look.reserved, wide: 1 });
-    drawCurve(pen, device.live, box, process.began, to, scale, { ...look.live, wide: 1 });
+    drawLevels(pen, device, box, process.began, to, scale, 1);
     if (process.until < to) {
         const x = ((process.until - process.began) / length) * width;
         pen.fillStyle = colour("ground");

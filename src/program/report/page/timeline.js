@@ -39,7 +39,7 @@ function drawCurve(pen, line, box, from, to, scale, look) {
     const y = (bytes) => box.top + box.height - (bytes / scale) * box.height;
     if (look.fill) {
         pen.fillStyle = look.fill;
-        pen.globalAlpha = look.alpha;
+        pen.globalAlpha = 0.28;
         pen.beginPath();
         pen.moveTo(box.left, box.top + box.height);
         for (let column = 0; column < wide; column += 1) {
@@ -51,8 +51,7 @@ function drawCurve(pen, line, box, from, to, scale, look) {
         pen.globalAlpha = 1;
     }
     pen.strokeStyle = look.line;
-    pen.lineWidth = look.wide || 1.5;
-    pen.setLineDash(look.dash || []);
+    pen.lineWidth = look.wide;
     pen.beginPath();
     for (let column = 0; column < wide; column += 1) {
         const x = box.left + column + 0.5;
@@ -60,7 +59,6 @@ function drawCurve(pen, line, box, from, to, scale, look) {
         pen.lineTo(x, y(shown.high[column]));
     }
     pen.stroke();
-    pen.setLineDash([]);
     return shown;
 }
 
@@ -128,11 +126,10 @@ function drawMeasurements(pen, used, box, from, to, scale) {
     });
 }
 
-function looks() {
-    return {
-        live: { line: colour("live"), fill: colour("live"), alpha: 0.28 },
-        reserved: { line: colour("reserved"), wide: 1.5 },
-    };
+/** Draws the reserved and the live bytes. Returns the columns of the latter. */
+function drawLevels(pen, device, box, from, to, scale, wide) {
+    drawCurve(pen, device.reserved, box, from, to, scale, { line: colour("reserved"), wide });
+    return drawCurve(pen, device.live, box, from, to, scale, { line: colour("live"), fill: colour("live"), wide });
 }
 
 /** The chart's own box, below a lane for each depth of the job's ranges. */
@@ -240,10 +237,8 @@ function drawChart() {
     const wide = Math.max(1, Math.round(box.width));
     const scale = scaleOf(device, highestOf(device, wide));
     drawAxes(pen, box, from, to, scale);
-    const look = looks();
     drawMeasurements(pen, device.used, box, from, to, scale);
-    drawCurve(pen, device.reserved, box, from, to, scale, look.reserved);
-    const live = drawCurve(pen, device.live, box, from, to, scale, look.live);
+    const live = drawLevels(pen, device, box, from, to, scale, 1.5);
     drawRanges(pen, box, from, to);
     // What matters most gets its name first.
     const taken = [];
@@ -300,10 +295,8 @@ function drawOverview() {
     const { pen } = drawn;
     const box = { left: LEFT, top: 2, width: drawn.width - LEFT - 8, height: drawn.height - 4 };
     const { began, until } = process;
-    const look = looks();
     const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
-    drawCurve(pen, device.reserved, box, began, until, scale, { ...look.reserved, wide: 1 });
-    drawCurve(pen, device.live, box, began, until, scale, { ...look.live, wide: 1 });
+    drawLevels(pen, device, box, began, until, scale, 1);
     for (const failure of failuresOf(process))
         drawFlag(pen, box, began, until, failure.time_ns, "", { line: colour("bad"), wide: 2 });
     const x = (time) => box.left + ((time - began) / (until - began)) * box.width;
