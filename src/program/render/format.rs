@@ -6,6 +6,7 @@ use chrono::{DateTime, SecondsFormat};
 use config::table;
 use journal::format::{Amount, Reason};
 use journal::reader::State;
+use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
 
 use crate::analysis::job::{Job, NOT_KNOWN};
@@ -27,9 +28,7 @@ pub fn is_dumb() -> bool {
 
 /// The width of standard output: of the terminal, or what `COLUMNS` says. `None` if neither says it.
 pub fn columns() -> Option<usize> {
-    let terminal = ratatui::crossterm::terminal::size()
-        .ok()
-        .filter(|_| io::stdout().is_terminal());
+    let terminal = terminal::size().ok().filter(|_| io::stdout().is_terminal());
     let told = || std::env::var("COLUMNS").ok()?.parse().ok();
     let columns = terminal.map(|(columns, _)| usize::from(columns)).or_else(told);
     columns.filter(|&columns| columns > 0)

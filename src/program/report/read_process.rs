@@ -208,8 +208,8 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         "verdict": verdict,
         "trust": trust,
         "devices": devices,
-        // As in `inspect`: null if the journal does not say.
-        "host_memory": host_memory::as_json(&job.ledger.host),
+        // In the words of `inspect`.
+        "host_memory": host_memory::lines(&job.ledger.host),
     })
 }
 

@@ -238,19 +238,13 @@ impl Screen {
     }
 
     fn style(&self, modifier: Modifier) -> Style {
-        if self.colours {
-            Style::new().add_modifier(modifier)
-        } else {
-            Style::new()
-        }
+        let shown = if self.colours { modifier } else { Modifier::empty() };
+        Style::new().add_modifier(shown)
     }
 
     fn red(&self, is_failure: bool) -> Style {
-        if self.colours && is_failure {
-            Style::new().fg(Color::Red)
-        } else {
-            Style::new()
-        }
+        let fg = (self.colours && is_failure).then_some(Color::Red);
+        Style { fg, ..Style::new() }
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {

@@ -100,7 +100,7 @@ panel("verdict", () => {
             later.length > 0
                 ? details("later", `Other steps (${later.length})`, make("ul", {}, ...later.map((step) => make("li", {}, stepText(step)))))
                 : "",
-            process.failures.length > 0 ? failureList(process) : "",
+            process.failures.length > 1 ? failureList(process) : "",
             verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
             copyButton("Copy for a ticket", () => ticket(process)),
         ),
@@ -117,14 +117,10 @@ function failureList(process) {
                 : "nothing was allocated after it";
         return `${moment(failure.time_ns)}: ${failure.api} of ${size(failure.requested)}${tries}; ${after}`;
     };
-    const item = (failure) =>
-        make(
-            "li",
-            {},
-            button(text(failure), () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) }), {
-                class: "link",
-            }),
-        );
+    const item = (failure) => {
+        const jump = () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) });
+        return make("li", {}, button(text(failure), jump, { class: "link" }));
+    };
     const more = process.failures_in_all - shown.length;
     const list = make(
         "ul",
@@ -132,16 +128,13 @@ function failureList(process) {
         ...shown.map(item),
         more > 0 ? make("li", {}, many(more, "more failure")) : "",
     );
-    return process.failures.length === 1
-        ? ""
-        : details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
+    return details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
 }
 
 /** The number of the moment with a name at this time. */
 function exactMoment(time) {
     const { moments, named } = state.process.holdings;
-    const found = named.find((one) => moments[one.moment] === time);
-    return found ? found.moment : null;
+    return named.find((one) => moments[one.moment] === time)?.moment ?? null;
 }
 
 const partsText = (parts, total) =>

@@ -458,11 +458,7 @@ panel("timeline", () => {
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
         failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
     );
-    tableOfChart.replaceChildren(
-        details("levels", "This chart as a table", opened.has("levels") ? levelTable() : make("p", {}, "")),
-    );
-    const list = tableOfChart.querySelector("details");
-    list.addEventListener("toggle", () => list.open && list.lastElementChild.replaceWith(levelTable()));
+    tableOfChart.replaceChildren(details("levels", "This chart as a table", levelTable()));
 });
 
 panel("selection", () => {
