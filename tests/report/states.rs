@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use journal::format::MarkKind;
 use serde_json::json;
@@ -85,10 +86,19 @@ fn the_title_says_of_the_end_what_is_known() {
             .env("VRAMSHIM_CONTROL", "1"),
     );
     assert_eq!(job.answer(), "holds");
-    let mut dump = Command::new(support::program());
-    dump.args(["ctl", &job.pid().to_string(), "dump"]);
     let copy = folder.path().join("copy.vraj");
-    dump.arg(&copy).printed().ok();
+    let mut dump = Command::new(support::program());
+    dump.args(["ctl", &job.pid(), "dump"]).arg(&copy);
+    // The job's socket is there a little after its first allocation.
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let told = dump.printed();
+        if told.code == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < end, "{}", told.said);
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let ended = |exit| {
         let mut made = Made::new(folder.path(), 70 + exit as u32, 0).unwrap();
         made.alloc(0, MIB, 0).unwrap();
