@@ -51,12 +51,15 @@ fn trainers() -> Option<std::path::PathBuf> {
 #[test]
 fn trainers_log_peak_cache_and_verdict_with_the_loggers_they_have() {
     let Some(python) = trainers() else { return };
-    for kind in ["lightning", "transformers", "accelerate"] {
+    for kind in ["lightning", "own", "transformers", "own_of_transformers", "accelerate"] {
         let folder = tempfile::tempdir().unwrap();
         let done = in_folder(folder.path(), &python, "8GiB", &[&path("watched.py"), kind]);
         assert!(done.code == Some(0), "{kind}: {}\n{}", done.text, done.said);
         assert_says(&done.text, &format!("passed {kind}"));
         assert_says(&done.said, "vramshim: Verdict: larger than the device");
+        // A logger that fails is told of once.
+        let told = done.said.matches("no more figures are logged").count();
+        assert_eq!(told, usize::from(kind.starts_with("own")), "{kind}: {}", done.said);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the program's commands on real journals: what `inspect` prints, and which arguments and files are refused.
 
 mod copies;
+mod narrow;
 mod outputs;
 mod starting;
 

@@ -68,3 +68,34 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
     assert!(!lines[2].contains("libcuda.so"), "the job links with it, or opens it");
     assert_eq!(lines[3], "x", "every process of the job finds the shared state");
 }
+
+#[test]
+fn a_library_without_its_python_part_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("lib/libvramshim.so");
+    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    std::fs::copy(library(), &alone).unwrap();
+    let started = |arguments: &[&str]| {
+        let mut run = vramshim();
+        run.args(["run", "--library"]).arg(&alone).args(arguments);
+        run.args(["--", "true"]).current_dir(folder.path()).printed().ok().said
+    };
+    let said = started(&[]);
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("Python part")).collect();
+    let [told] = told[..] else { panic!("{said}") };
+    for words in [
+        "lib/libvramshim.so or one folder above",
+        "the lines of code that hold PyTorch's memory are not known",
+    ] {
+        assert_says(told, words);
+    }
+    assert_eq!(started(&["--quiet"]), "");
+    let mut doctor = vramshim();
+    doctor
+        .args(["doctor", "--library"])
+        .arg(&alone)
+        .current_dir(folder.path());
+    assert_says(&doctor.printed().text, "Python part");
+    // With the part, nothing is said.
+    assert!(!run(folder.path(), &[], &["true"]).said.contains("Python part"));
+}

@@ -2,7 +2,7 @@
 
 pub mod browser;
 mod commands;
-mod job;
+pub mod job;
 mod states;
 
 use std::path::{Path, PathBuf};

@@ -1,10 +1,14 @@
 //! Reports of journals in every state: of a running and of a killed job, a full one, none at all, and of several runs.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use journal::format::MarkKind;
+use serde_json::json;
 use support::made::Made;
 use support::member::Member;
-use support::{Fields, Job, MIB, client, journals_in};
+use support::{Fields, Job, MIB, Runs, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -58,6 +62,111 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
     let holder = "Largest holder in this process: 4.00 GiB";
     browser.assert_shows("#verdict", &["Next: Look for the end of the process", holder]);
     browser.assert_shows("#holders", &["4.00 GiB"]);
+}
+
+/// What is known of the end of a process is its title, also of a copy and of a trace that was imported.
+#[test]
+fn the_title_says_of_the_end_what_is_known() {
+    let folder = TempDir::new().unwrap();
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.0,allocate,0x1000,1048576,0\n";
+    std::fs::write(folder.path().join("log.csv"), log).unwrap();
+    let mut import = Command::new(support::program());
+    import.args(["import", "log.csv"]).current_dir(folder.path());
+    import.printed().ok();
+    let mut job = Member::start(
+        dying("hold")
+            .args([(1u64 << 30).to_string()])
+            .env("VRAMSHIM_CONTROL", "1"),
+    );
+    assert_eq!(job.answer(), "holds");
+    let copy = folder.path().join("copy.vraj");
+    let mut dump = Command::new(support::program());
+    dump.args(["ctl", &job.pid(), "dump"]).arg(&copy);
+    // The job's socket is there a little after its first allocation.
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let told = dump.printed();
+        if told.code == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < end, "{}", told.said);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = |exit| {
+        let mut made = Made::new(folder.path(), 70 + exit as u32, 0).unwrap();
+        made.alloc(0, MIB, 0).unwrap();
+        made.end(Some(exit).filter(|exit| *exit < 2)).unwrap()
+    };
+    let mut browser = browser();
+    for (journal, title, is_bad) in [
+        (folder.path().join("log.vraj"), "Imported", false),
+        (copy, "Running when copied", false),
+        (
+            journals_in(&job.folder.path().join("journals")).remove(0),
+            "Running",
+            false,
+        ),
+        (ended(0), "Ended well", false),
+        (ended(1), "Ended early", true),
+        (ended(2), "Ended without exit", true),
+    ] {
+        assert_eq!(data(&journal)["processes"][0]["end_title"], json!([title, is_bad]));
+        if let Some(browser) = &mut browser {
+            open(browser, folder.path(), &journal);
+            let told = "(({ textContent, parentElement }) => [textContent, parentElement.classList.contains('bad')])";
+            let told = format!("{told}(document.getElementById('verdict-title'))");
+            assert_eq!(browser.value(&told), json!([title, is_bad]));
+        }
+    }
+}
+
+#[test]
+fn the_devices_have_as_many_failures_as_the_list_of_them() {
+    let folder = TempDir::new().unwrap();
+    let mut made = Made::new(folder.path(), 70, 0).unwrap();
+    // A request that is repeated is one failure.
+    for _ in 0..3 {
+        made.fail(2048 * MIB).unwrap();
+    }
+    made.alloc(0, MIB, 0).unwrap();
+    made.fail(4096 * MIB).unwrap();
+    let journal = made.end(Some(1)).unwrap();
+    let process = &data(&journal)["processes"][0];
+    assert_eq!(process["failures_in_all"], 2);
+    assert_eq!(process["devices"][0]["failures"], 2);
+}
+
+#[test]
+fn a_range_has_its_own_end_also_if_there_are_too_many_for_the_page() {
+    let folder = TempDir::new().unwrap();
+    let mut made = Made::new(folder.path(), 70, 0).unwrap();
+    made.stack_line(&["N", "1", "epoch"]);
+    made.stack_line(&["N", "2", "step"]);
+    made.mark(1, MarkKind::Begin).unwrap();
+    // Steps of two threads overlap.
+    let mut step = |tid, kind| made.of_thread(tid).mark(2, kind).unwrap();
+    for _ in 0..2000 {
+        for (tid, kind) in [
+            (7, MarkKind::Begin),
+            (8, MarkKind::Begin),
+            (7, MarkKind::End),
+            (8, MarkKind::End),
+        ] {
+            step(tid, kind);
+        }
+    }
+    let journal = made.end(Some(0)).unwrap();
+    let process = &data(&journal)["processes"][0];
+    assert!(process["marks"].list().len() < 8001, "some are left out");
+    let (epochs, steps): (Vec<_>, Vec<_>) = process["ranges"].list().iter().partition(|range| range[0] == "epoch");
+    assert_eq!(epochs, [&json!(["epoch", 1_000_000, null, 0])]);
+    assert!(steps.len() > 100);
+    for step in steps {
+        assert_eq!(step[2].number() - step[1].number(), 2_000_000, "{step}");
+    }
+    if let Some(mut browser) = browser() {
+        open(&mut browser, folder.path(), &journal);
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub struct Made {
     stacks: String,
     time_ns: u64,
     count: u64,
+    tid: u32,
 }
 
 impl Made {
@@ -46,6 +47,7 @@ impl Made {
             stacks: format!("vramshim-stacks\t1\t{}\n", about.pid),
             time_ns: 0,
             count: 0,
+            tid: 1,
         })
     }
 
@@ -66,7 +68,7 @@ impl Made {
     fn push(&mut self, device: i16, api: Api, event: Event, stack: u32) -> io::Result<()> {
         self.time_ns += PACE_NS;
         self.journal
-            .push(self.time_ns, 1, event.encode(api, device).with_stack(stack))
+            .push(self.time_ns, self.tid, event.encode(api, device).with_stack(stack))
     }
 
     /// Allocates at an address of its own, and returns it.
@@ -111,6 +113,12 @@ impl Made {
 
     pub fn mark(&mut self, text: u64, kind: MarkKind) -> io::Result<()> {
         self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
+    }
+
+    /// The next events are of this thread.
+    pub fn of_thread(&mut self, tid: u32) -> &mut Made {
+        self.tid = tid;
+        self
     }
 
     pub fn now_ns(&self) -> u64 {

@@ -145,13 +145,13 @@ fn a_job_is_followed_and_processes_are_filtered() {
     let pid = job.pid();
     terminal.press("f");
     terminal.until("the job", |text| {
-        text.contains("with /paced") && lines_of(text, pid).len() == 2
+        text.contains("with \"paced\" in a column") && lines_of(text, pid).len() == 2
     });
     terminal.press("\x1b");
-    terminal.until("all", |text| !text.contains("with /"));
+    terminal.until("all", |text| !text.contains("in a column"));
     terminal.press("/quit");
     terminal.until("nothing has it", |text| {
-        text.contains("with /quit (2 rows are not shown)") && lines_of(text, pid).is_empty()
+        text.contains("with \"quit\" in a column, 2 hidden") && lines_of(text, pid).is_empty()
     });
     terminal.press("\x1b");
     job.tell("fail");

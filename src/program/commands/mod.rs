@@ -20,7 +20,7 @@ mod top;
 mod variables;
 mod why;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use config::parse_duration;
 use crate::analysis::nvml;
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
-use crate::render::format::printable;
+use crate::render::format::{columns, printable};
 use crate::say::{self, say};
 
 /// The longest line of a message on standard error, in characters.
@@ -162,15 +162,7 @@ fn wrapped(text: &str, width: usize) -> String {
 /// The width of help: the terminal's, as clap finds it, and at most 100 columns.
 fn width() -> usize {
     const MOST: usize = 100;
-    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let size = ratatui::crossterm::terminal::size()
-        .ok()
-        .filter(|_| io::stdout().is_terminal());
-    size.map(|(columns, _)| usize::from(columns))
-        .or(told)
-        .filter(|&columns| columns > 0)
-        .unwrap_or(MOST)
-        .min(MOST)
+    columns().unwrap_or(MOST).min(MOST)
 }
 
 fn with_short_help(command: clap::Command) -> clap::Command {

@@ -156,7 +156,8 @@ impl JobOptions {
             let mode = mode.to_string_lossy();
             format!("--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out")
         });
-        [recording(config, command), implied, unlimited, hidden]
+        let missing = self.missing_hook(environment);
+        [recording(config, command), implied, unlimited, hidden, missing]
             .into_iter()
             .flatten()
             .collect()
@@ -207,7 +208,19 @@ impl JobOptions {
             config::Stacks::Off => Torch::State,
             _ => Torch::Off,
         };
+        // `missing_hook` says what is missing.
         Ok(torch.variables(library).unwrap_or_default())
+    }
+
+    /// What is not known because the Python part is missing, if nobody asked for it by `--torch`.
+    pub fn missing_hook(&self, environment: &Environment) -> Option<String> {
+        let is_missing = environment.own(table::TORCH.name).is_none();
+        let library = environment.library.as_deref().filter(|_| is_missing && !self.quiet)?;
+        let why = Torch::State.variables(library).err()?;
+        Some(format!(
+            "{}. Without it the lines of code that hold PyTorch's memory are not known",
+            why.message()
+        ))
     }
 
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.

@@ -6,6 +6,7 @@ use chrono::{DateTime, SecondsFormat};
 use config::table;
 use journal::format::{Amount, Reason};
 use journal::reader::State;
+use ratatui::crossterm::terminal;
 use serde_json::{Value, json};
 
 use crate::analysis::job::{Job, NOT_KNOWN};
@@ -23,6 +24,14 @@ pub fn styled() -> bool {
 /// Whether the terminal shows ASCII characters alone (`TERM=dumb`).
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// The width of standard output: of the terminal, or what `COLUMNS` says. `None` if neither says it.
+pub fn columns() -> Option<usize> {
+    let terminal = terminal::size().ok().filter(|_| io::stdout().is_terminal());
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = terminal.map(|(columns, _)| usize::from(columns)).or_else(told);
+    columns.filter(|&columns| columns > 0)
 }
 
 /// `text`, printed bold by escape sequences if `bold` is true.
@@ -90,6 +99,19 @@ pub fn job_ended(job: &Job) -> String {
         (false, false) => NOT_KNOWN.to_owned(),
         (false, true) if job.state == State::Killed => "without exit, signal not known".to_owned(),
         (false, true) => ended(job.state),
+    }
+}
+
+/// How the process of a job ended as a title, and whether that is bad.
+pub fn end_title(job: &Job) -> (&'static str, bool) {
+    match job.state {
+        _ if job.is_imported() => ("Imported", false),
+        _ if !knows_end(job) => ("End not known", true),
+        State::Running => ("Running", false),
+        State::Dumped => ("Running when copied", false),
+        State::Exited(0) => ("Ended well", false),
+        State::Exited(_) => ("Ended early", true),
+        State::Killed => ("Ended without exit", true),
     }
 }
 

@@ -178,7 +178,7 @@ impl JobPage {
         &self,
         out: &mut impl Write,
         name: &str,
-        titles: &[&str],
+        titles: &[&'static str],
         right: &[usize],
         rows: impl ExactSizeIterator<Item = Vec<String>>,
     ) -> io::Result<()> {

@@ -1,14 +1,10 @@
 //! Requests for idle memory between the processes of an account, as text.
 
-use super::format::{count, size};
+use super::format::{size, times};
 use crate::analysis::device_ledger::Reclaims;
 
 /// One line; `None` if there were no such requests.
 pub fn text(reclaims: &Reclaims) -> Option<String> {
-    let times = |number: u64| match number {
-        1 => "once".to_owned(),
-        number => format!("{} times", count(number)),
-    };
     let asked = (reclaims.asked > 0).then(|| {
         format!(
             "asked others for memory {}, who gave back {}",

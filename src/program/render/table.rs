@@ -1,20 +1,259 @@
-//! Text tables without lines.
+//! Text tables without lines, which are made as narrow as the screen.
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
+use ratatui::text::Line;
 
-/// Writes a table; the columns in `right` (usually numbers) are aligned to the right.
-pub fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(titles).add_rows(rows);
-    for &column in right {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
+use crate::render::format;
+
+/// The space between two columns.
+const SPACE: usize = 2;
+/// The last of the columns that leave before a text is cut.
+const BEFORE_CUTS: usize = 3;
+/// In tables that leave nothing out, shorter texts are whole.
+const NEVER_CUT: usize = 24;
+
+pub struct Column {
+    pub title: &'static str,
+    pub is_number: bool,
+    /// The place in the order in which columns are left out; a column with 0 stays.
+    leaves: usize,
+    /// The characters to which its texts may be cut; a number that is cut would be read as another one.
+    least: usize,
+}
+
+impl Column {
+    pub const fn text(title: &'static str, leaves: usize) -> Column {
+        Column {
+            title,
+            is_number: false,
+            leaves,
+            least: usize::MAX,
         }
     }
-    for line in table.lines() {
-        writeln!(out, " {}", line.trim_end())?;
+
+    pub const fn number(title: &'static str, leaves: usize) -> Column {
+        Column {
+            is_number: true,
+            ..Column::text(title, leaves)
+        }
     }
-    Ok(())
+
+    pub const fn cut(title: &'static str, leaves: usize, least: usize) -> Column {
+        Column {
+            least,
+            ..Column::text(title, leaves)
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct Cell {
+    pub text: String,
+    /// What rows are sorted by in a column of numbers.
+    pub number: Option<f64>,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Cell {
+        Cell {
+            text: text.into(),
+            number: None,
+        }
+    }
+
+    pub fn number(number: Option<f64>, show: impl Fn(f64) -> String) -> Cell {
+        Cell {
+            text: number.map_or_else(|| "-".to_owned(), show),
+            number,
+        }
+    }
+
+    pub fn bytes(bytes: Option<u64>) -> Cell {
+        Cell::number(bytes.map(|bytes| bytes as f64), |bytes| format::size(bytes as u64))
+    }
+
+    /// Bytes that can be not known.
+    pub fn known(bytes: Option<u64>) -> Cell {
+        match bytes {
+            None => Cell::text("not known"),
+            bytes => Cell::bytes(bytes),
+        }
+    }
+
+    pub fn count(count: Option<u64>) -> Cell {
+        Cell::number(count.map(|count| count as f64), |count| format::count(count as u64))
+    }
+}
+
+/// A table as lines of text.
+pub struct Laid {
+    pub header: String,
+    pub rows: Vec<String>,
+    /// The titles of the columns that did not fit.
+    pub left_out: Vec<&'static str>,
+}
+
+/// Lays a table out in `room` characters. While it does not fit, expendable columns are left out, those that say nothing
+/// first, and then those at the right. The column that it is `sorted` by stays, and its title has the given mark.
+pub fn lay_out(columns: &[Column], rows: &[Vec<String>], room: usize, sorted: Option<(usize, char)>) -> Laid {
+    let titles = columns.iter().enumerate().map(|(place, column)| match sorted {
+        Some((by, mark)) if by == place => format!("{mark}{}", column.title),
+        _ => column.title.to_owned(),
+    });
+    let titles: Vec<String> = titles.collect();
+    let widest = |place: usize| {
+        let cells = rows.iter().map(|row| width(&row[place])).max().unwrap_or(0);
+        cells.max(width(&titles[place]))
+    };
+    let full: Vec<usize> = (0..columns.len()).map(widest).collect();
+    let least = full.iter().zip(columns).zip(&titles);
+    let least = least.map(|((&full, column), title)| full.min(column.least.max(width(title))));
+    let mut widths: Vec<usize> = least.collect();
+    let total = |widths: &[usize], places: &[usize]| -> usize {
+        let all: usize = places.iter().map(|&place| widths[place] + SPACE).sum();
+        all.saturating_sub(SPACE)
+    };
+    let mut places: Vec<usize> = (0..columns.len()).collect();
+    let mut expendable = places.clone();
+    expendable.retain(|&place| columns[place].leaves > 0 && sorted.is_none_or(|(by, _)| by != place));
+    let says = |place: usize| rows.iter().any(|row| !matches!(row[place].as_str(), "-" | ""));
+    expendable.sort_by_key(|&place| (says(place), columns[place].leaves));
+    for column in expendable {
+        // The first go before a text is cut.
+        let needed = if columns[column].leaves <= BEFORE_CUTS {
+            &full
+        } else {
+            &widths
+        };
+        if total(needed, &places) > room {
+            places.retain(|&place| place != column);
+        }
+    }
+    while places.len() > 1 && total(&widths, &places) > room {
+        places.pop();
+    }
+    while total(&widths, &places) < room {
+        let cut = places.iter().filter(|&&place| widths[place] < full[place]);
+        let Some(&most) = cut.min_by_key(|&&place| widths[place]) else {
+            break;
+        };
+        widths[most] += 1;
+    }
+    let line = |row: &[String]| {
+        let mut line = String::new();
+        for &place in &places {
+            let text = cut(&row[place], widths[place]);
+            let blanks = " ".repeat(widths[place].saturating_sub(width(&text)));
+            line += &if columns[place].is_number {
+                blanks + &text
+            } else {
+                text + &blanks
+            };
+            line += &" ".repeat(SPACE);
+        }
+        line.trim_end().to_owned()
+    };
+    let left_out = (0..columns.len()).filter(|place| !places.contains(place));
+    Laid {
+        header: line(&titles),
+        rows: rows.iter().map(|row| line(row)).collect(),
+        left_out: left_out.map(|place| columns[place].title).collect(),
+    }
+}
+
+/// Writes a table that is no wider than standard output, if its width is known. The columns in `right` (usually numbers)
+/// are aligned to the right, and never cut. Columns without room stand below, beside the first column once more.
+pub fn table(
+    out: &mut impl Write,
+    titles: &[&'static str],
+    right: &[usize],
+    mut rows: Vec<Vec<String>>,
+) -> io::Result<()> {
+    let column = |(place, &title)| match right.contains(&place) {
+        true => Column::number(title, 0),
+        false => Column::cut(title, 0, NEVER_CUT),
+    };
+    let mut columns: Vec<Column> = titles.iter().enumerate().map(column).collect();
+    let mut room = format::columns().unwrap_or(usize::MAX).saturating_sub(SPACE);
+    loop {
+        let laid = lay_out(&columns, &rows, room, None);
+        let shown = columns.len() - laid.left_out.len();
+        if shown == 1 && columns.len() > 1 {
+            // No screen is so narrow.
+            room = usize::MAX;
+            continue;
+        }
+        for line in [&laid.header].into_iter().chain(&laid.rows) {
+            writeln!(out, "  {line}")?;
+        }
+        if laid.left_out.is_empty() {
+            return Ok(());
+        }
+        writeln!(out)?;
+        columns.drain(1..shown);
+        rows.iter_mut().for_each(|row| drop(row.drain(1..shown)));
+    }
+}
+
+/// The width in characters of the terminal, of which some letters take two.
+fn width(text: &str) -> usize {
+    Line::from(text).width()
+}
+
+/// A text that is too long keeps its begin and its end: names of pods and of hosts differ at the end.
+fn cut(text: &str, most: usize) -> String {
+    if width(text) <= most {
+        return text.to_owned();
+    }
+    let letters: Vec<char> = text.chars().collect();
+    let keep = |kept: usize| -> String {
+        let (begin, end) = (&letters[..kept.div_ceil(2)], &letters[letters.len() - kept / 2..]);
+        begin.iter().chain(&['.', '.']).chain(end).collect()
+    };
+    let mut shorter = (0..letters.len()).rev().map(keep);
+    shorter.find(|text| width(text) <= most).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_go_until_the_rest_fits() {
+        let row = |texts: [&str; 3]| vec![texts.map(str::to_owned).to_vec()];
+        let fitting = |leaves: [usize; 3], texts, room| {
+            let [one, two, three] = leaves;
+            let columns = [
+                Column::number("one", one),
+                Column::text("text", two),
+                Column::number("two", three),
+            ];
+            let laid = lay_out(&columns, &row(texts), room, None);
+            assert!(laid.header.len() <= room.max(3) && laid.rows[0].len() <= room.max(3));
+            laid.left_out
+        };
+        let long = ["1", "a long text", "2"];
+        assert!(fitting([2, 1, 0], long, 21).is_empty());
+        assert_eq!(fitting([2, 1, 0], long, 20), ["text"]);
+        assert_eq!(fitting([2, 1, 0], long, 7), ["one", "text"]);
+        assert_eq!(fitting([2, 1, 0], long, 1), ["one", "text"]);
+        assert_eq!(fitting([0, 1, 0], long, 7), ["text", "two"], "no column is cut");
+        assert_eq!(
+            fitting([2, 1, 0], ["-", "a long text", "2"], 20),
+            ["one"],
+            "it says nothing"
+        );
+    }
+
+    #[test]
+    fn a_command_is_cut_before_a_column_goes() {
+        let columns = [Column::number("pid", BEFORE_CUTS + 1), Column::cut("command", 0, 8)];
+        let rows = vec![vec!["17".to_owned(), "python train.py".to_owned()]];
+        let laid = |room| lay_out(&columns, &rows, room, None).rows.remove(0);
+        assert_eq!(laid(20), " 17  python train.py");
+        assert_eq!(laid(14), " 17  pyth...py");
+        assert_eq!(laid(9), "pyth...py");
+        assert_eq!(cut("llama-worker-3", 8), "lla..r-3");
+    }
 }

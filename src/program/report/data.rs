@@ -56,6 +56,9 @@ pub struct Process {
     pub failures_in_all: u64,
     pub marks: Vec<Mark>,
     pub marks_in_all: u64,
+    /// What marks begin and end: the text, the times of begin and end, and in how many others it began. Without an end the
+    /// time is null.
+    pub ranges: Vec<(String, u64, Option<u64>, usize)>,
     pub holdings: Holdings,
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
@@ -97,7 +100,6 @@ pub struct Failure {
     pub time_ns: u64,
     pub device: i16,
     pub api: String,
-    pub tid: u32,
     pub requested: u64,
     pub tries: u64,
     /// How many allocations succeeded after it, before the next failure.
@@ -110,7 +112,6 @@ impl From<&Scene> for Failure {
             time_ns: scene.time_ns,
             device: scene.device,
             api: api_name(scene.api),
-            tid: scene.tid,
             requested: scene.requested,
             tries: scene.tries,
             went_on: scene.went_on,

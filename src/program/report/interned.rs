@@ -35,18 +35,10 @@ pub struct Interned {
     stacks: Table<Vec<usize>>,
 }
 
+#[derive(Default)]
 struct Table<T> {
     places: HashMap<T, usize>,
     list: Vec<T>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Table {
-            places: HashMap::new(),
-            list: Vec::new(),
-        }
-    }
 }
 
 impl<T: Clone + Eq + Hash> Table<T> {

@@ -11,8 +11,8 @@ mod gather;
 mod groups;
 mod html;
 mod interned;
+mod ranges;
 mod read_process;
-mod shown_verdict;
 mod space;
 
 pub use data::{Played, Replay, Report};

@@ -13,14 +13,14 @@ use super::columns::{FirstAndLast, Steps};
 use super::data::{Failure, Holdings, Mark, Named, Process};
 use super::events::{Choice, Levels};
 use super::interned::Interned;
-use super::shown_verdict::shown_verdict;
+use super::ranges::Ranges;
 use super::{groups, space};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
-use crate::analysis::names::{device_uuid, mark_name};
+use crate::analysis::names::{api_name, device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
@@ -59,9 +59,10 @@ impl Detail {
 struct FirstPass {
     timeline: Timeline,
     failures: FirstAndLast<Failure>,
-    /// How many failures there were so far.
-    failed_so_far: u64,
+    /// How many failures each device had so far.
+    failed: BTreeMap<i16, u64>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
+    ranges: Ranges,
     uses: Uses,
     first_ns: Option<u64>,
 }
@@ -79,14 +80,20 @@ impl Observer for FirstPass {
             }
             Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
                 let scenes = &ledger.scenes;
-                let is_known = std::mem::replace(&mut self.failed_so_far, scenes.out_of_memory) == scenes.out_of_memory;
+                let is_known = self.failed.values().sum::<u64>() == scenes.out_of_memory;
                 match (scenes.last().map(Failure::from), self.failures.list.last_mut()) {
                     (Some(again), Some(known)) if is_known => *known = again,
-                    (Some(new), _) => self.failures.push(new),
+                    (Some(new), _) => {
+                        *self.failed.entry(new.device).or_default() += 1;
+                        self.failures.push(new);
+                    }
                     (None, _) => {}
                 }
             }
-            Event::Mark { text, kind } => self.marks.push((record.time_ns, text, kind)),
+            Event::Mark { text, kind } => {
+                self.marks.push((record.time_ns, text, kind));
+                self.ranges.mark(record, text, kind);
+            }
             _ => {}
         }
     }
@@ -105,8 +112,9 @@ pub fn read(
     let mut first = FirstPass {
         timeline: Timeline::new(detail.spans),
         failures: FirstAndLast::new(detail.failures),
-        failed_so_far: 0,
+        failed: BTreeMap::new(),
         marks: FirstAndLast::new(detail.failures),
+        ranges: Ranges::new(detail.failures),
         uses: Uses::default(),
         first_ns: None,
     };
@@ -115,7 +123,8 @@ pub fn read(
     let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
     let mut at_failure = match &job.finding().failure {
         Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {
-            Some(space::AtFailure::new(failure.scene.device, failure.scene.time_ns))
+            let (device, time_ns, space) = (failure.scene.device, failure.scene.time_ns, None);
+            Some(space::AtFailure { device, time_ns, space })
         }
         _ => None,
     };
@@ -136,6 +145,8 @@ pub fn read(
         text: labels.mark(number),
         kind: mark_name(kind),
     });
+    let ranges = first.ranges.list().into_iter();
+    let ranges = ranges.map(|(text, from_ns, to_ns, depth)| (labels.mark(text), from_ns, to_ns, depth));
     let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
     let peaks = devices.filter_map(|(&device, timeline)| Some((timeline.live.peak()?.bytes, device)));
     let highest = peaks.max();
@@ -157,11 +168,12 @@ pub fn read(
             &answer,
             verdict,
             trust(&job, &first.uses, first.first_ns),
-            devices_of(&job, &first.timeline, &choice.levels),
+            devices_of(&job, &first, &choice.levels),
         ),
         failures_in_all: first.failures.in_all,
         failures: first.failures.list,
         marks_in_all: first.marks.in_all,
+        ranges: ranges.collect(),
         holdings: Holdings {
             moments_ns: at.iter().map(|at| at.time_ns).collect(),
             named,
@@ -191,6 +203,7 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         // When the journal began, in RFC 3339.
         "started": format::started(job),
         "ended": format::job_ended(job),
+        "end_title": format::end_title(job),
         "software": header.software,
         "environment": secrets::environment(&header.environment),
         // The framework with a cache of its own, whose segments are what the journal calls allocations.
@@ -200,8 +213,37 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         "verdict": verdict,
         "trust": trust,
         "devices": devices,
-        // As in `inspect`: null if the journal does not say.
-        "host_memory": host_memory::as_json(&job.ledger.host),
+        // In the words of `inspect`.
+        "host_memory": host_memory::lines(&job.ledger.host),
+    })
+}
+
+/// The answer about the process. `stack` gives the place of a stack. A report is made without a replay.
+fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) -> Value {
+    let failure = answer.finding.failure.as_ref();
+    let [explanation, sentence] = answer.text();
+    json!({
+        "name": answer.finding.verdict.name(),
+        "words": answer.finding.verdict.words(),
+        // What happened.
+        "sentence": sentence,
+        // The causes, and what would help, with bytes.
+        "explanation": explanation,
+        "next": answer.steps_as_json(),
+        // Whether the failure is what ended the job.
+        "fatal": answer.finding.fatal,
+        "device": failure.map(|failure| failure.scene.device),
+        "time_ns": failure.map(|failure| failure.scene.time_ns),
+        // Of growth: from when to when the bytes came.
+        "window": failure
+            .filter(|_| answer.finding.verdict == Verdict::Growth)
+            .and_then(|failure| failure.scene.around.growth),
+        // What the request asked for, by which function, and from where.
+        "api": failure.map(|failure| api_name(failure.scene.api)),
+        "requested": failure.map(|failure| failure.scene.requested),
+        "stack": failure.and_then(|failure| stack(failure.scene.stack)),
+        "parts": answer.parts,
+        "total": failure.and_then(|failure| Some(failure.shortage.parts?.total)),
     })
 }
 
@@ -293,18 +335,14 @@ fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
 }
 
 /// Each device by its number, -1 for the host, in bytes.
-fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
+fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
     let mut ordinals: Vec<i16> = job.devices().iter().map(|&(ordinal, ..)| ordinal).collect();
     if job.host_memory().is_some_and(|host| host.all.count > 0) {
         ordinals.push(HOST_DEVICE);
     }
     let device = |ordinal: i16| {
-        let entry = job
-            .header
-            .devices
-            .iter()
-            .find(|entry| entry.ordinal == i32::from(ordinal));
-        let curves = timeline.devices.get(&ordinal);
+        let entry = job.header.device(ordinal);
+        let curves = first.timeline.devices.get(&ordinal);
         let steps = |curve: fn(&DeviceTimeline) -> &Curve, exact: Option<usize>| {
             let near = exact.into_iter().flat_map(|level| {
                 let of_device = levels.iter().filter(|(device, _)| *device == ordinal);
@@ -342,7 +380,8 @@ fn devices_of(job: &Job, timeline: &Timeline, levels: &[Levels]) -> Value {
             "live_at_end": all.allocated.current,
             "allocations": all.count,
             "utilisation": all.utilisation(),
-            "failures": ledger.map_or(0, |ledger| ledger.failures),
+            // For lack of memory, as in the process's list.
+            "failures": first.failed.get(&ordinal).unwrap_or(&0),
         })
     };
     ordinals.into_iter().map(device).collect()

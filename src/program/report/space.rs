@@ -13,20 +13,10 @@ const MOST_FREE: usize = 400;
 
 /// Looks at the ledger when the failure comes, while a journal is read.
 pub struct AtFailure {
-    device: i16,
-    time_ns: u64,
+    pub device: i16,
+    pub time_ns: u64,
     /// `None` until the failure came, or if no segment was there.
     pub space: Option<Space>,
-}
-
-impl AtFailure {
-    pub fn new(device: i16, time_ns: u64) -> AtFailure {
-        AtFailure {
-            device,
-            time_ns,
-            space: None,
-        }
-    }
 }
 
 impl Observer for AtFailure {

@@ -39,37 +39,83 @@ def verdict():
         return None
 
 
-def _end(log):
-    found = verdict()
-    if found:
-        say(found[1])
+class _Attempts:
+    """Calls what logs, and nothing more after the first error: the training is worth more than its figures."""
+
+    def __init__(self):
+        self.has_failed = False
+
+    def __call__(self, act):
         try:
-            log({**figures(), "vramshim/verdict": found[0]})
+            return None if self.has_failed else act()
         except Exception as problem:
-            say(f"the verdict was not logged: {problem}")
+            self.stop(problem)
+
+    def stop(self, problem):
+        self.has_failed = True
+        say(f"no more figures are logged, because that failed: {problem!r}")
+
+
+def _is_first(trainer):
+    """Whether this process is rank 0, by its trainer."""
+    names = ("is_global_zero", "is_main_process", "is_world_process_zero")
+    found = next((getattr(trainer, name) for name in names if hasattr(trainer, name)), True)
+    return found() if callable(found) else found
+
+
+def _end(trainer, attempt, log):
+    """The verdict is of this process, and the loggers are the job's: rank 0 logs its own. Other ranks say theirs if a
+    request failed."""
+    found = verdict()
+    is_first = _is_first(trainer)
+    if found and (is_first or found[0] != 0):
+        say(found[1])
+    if found and is_first:
+        attempt(lambda: log({**figures(), "vramshim/verdict": found[0]}))
 
 
 def watch(trainer):
     """Logs figures and verdict with the loggers of this trainer of Lightning or transformers, or of this Accelerator, and
     returns it. `TypeError` for another object."""
-    if hasattr(trainer, "loggers") and hasattr(trainer, "callbacks"):
-        trainer.callbacks.append(_for_lightning(type(trainer).__module__.partition(".")[0]))
+    attempt = _Attempts()
+    # The class may be the job's own.
+    modules = (kind.__module__.partition(".")[0] for kind in type(trainer).__mro__)
+    lightning = next((name for name in modules if name in ("lightning", "pytorch_lightning")), None)
+    if lightning and hasattr(trainer, "loggers") and hasattr(trainer, "callbacks"):
+        trainer.callbacks.append(_for_lightning(lightning))
         return trainer
-    name = next((name for name in ("train", "end_training") if hasattr(trainer, name)), None)
+    kinds = {"train": "logs", "end_training": "values"}
+    name = next((name for name in kinds if hasattr(trainer, name)), None)
     if name is None or not hasattr(trainer, "log"):
         raise TypeError(f"{type(trainer).__name__}: give a trainer of Lightning or transformers, or an Accelerator")
     log, end = trainer.log, getattr(trainer, name)
 
     def ended(*arguments, **named):
         if name == "end_training":  # It closes the loggers.
-            _end(log)
+            _end(trainer, attempt, log)
             return end(*arguments, **named)
         try:
             return end(*arguments, **named)
         finally:
-            _end(log)
+            _end(trainer, attempt, log)
 
-    trainer.log = lambda values, *rest, **named: log({**values, **figures()}, *rest, **named)
+    def logged(*arguments, **named):
+        own = attempt(figures)
+        if not own:
+            return log(*arguments, **named)
+        values = arguments[0] if arguments else named.get(kinds[name])
+        try:
+            more = {**values, **own}
+            done = log(more, *arguments[1:], **named) if arguments else log(**{**named, kinds[name]: more})
+            # transformers adds the epoch to the values that it is given.
+            for key in more.keys() - values.keys() - own.keys():
+                values[key] = more[key]
+            return done
+        except Exception as problem:
+            attempt.stop(problem)
+            return log(*arguments, **named)
+
+    trainer.log = logged
     setattr(trainer, name, ended)
     return trainer
 
@@ -78,16 +124,22 @@ def _for_lightning(package):
     name = "lightning.pytorch" if package == "lightning" else package
 
     class Watch(importlib.import_module(f"{name}.callbacks").Callback):
+        def __init__(self):
+            self.attempt = _Attempts()
+
+        def __reduce__(self):  # A strategy that spawns processes pickles the trainer.
+            return _for_lightning, (package,)
+
         def tell(self, trainer, values):
             for logger in trainer.loggers if values else ():
-                logger.log_metrics(values, step=trainer.global_step)
+                logger.log_metrics(metrics=values, step=trainer.global_step)
 
         def on_train_batch_end(self, trainer, *_):
             if trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
-                self.tell(trainer, figures())
+                self.attempt(lambda: self.tell(trainer, figures()))
 
         def on_fit_end(self, trainer, *_):
-            _end(lambda values: self.tell(trainer, values))
+            _end(trainer, self.attempt, lambda values: self.tell(trainer, values))
 
         on_exception = on_fit_end
 

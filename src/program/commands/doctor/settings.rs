@@ -52,7 +52,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             .advise(instead)
             .at(error.variable);
     }
-    for remark in &config.remarks {
+    for remark in config.remarks.iter().chain(&setup.options.missing_hook(environment)) {
         told.note(remark);
     }
     // A variable with `VRAMSHIM_` in front that nothing reads is most likely mistyped.

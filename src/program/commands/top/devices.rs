@@ -11,7 +11,6 @@ use base::process::job_name_of_process;
 use journal::reader::State;
 use serde::Serialize;
 
-use super::columns::{Cell, Column};
 use super::machine::Machine;
 use crate::analysis::figures::positive;
 use crate::analysis::host::HostId;
@@ -19,6 +18,7 @@ use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{Listed, Seen};
 use crate::analysis::running;
 use crate::render::format::printable;
+use crate::render::table::{Cell, Column};
 
 pub const COLUMNS: [Column; 10] = [
     Column::cut("gpu", 0, 20),

@@ -28,15 +28,19 @@ pub fn line(event: &Event) -> String {
         }
         What::Mark { text, kind, .. } => {
             let text = printable(text.as_deref().unwrap_or("(without text)"), 80);
-            match kind {
-                MarkKind::Instant => format!("mark: {text}"),
-                MarkKind::Begin => format!("begin: {text}"),
-                MarkKind::End => format!("end: {text}"),
-            }
+            format!("{}: {text}", mark_name(*kind))
         }
     };
     let at = clock(event.happening.at_ns);
     format!("{at}  {}  {}  {what}", event.pid, printable(&event.job, 24))
+}
+
+fn mark_name(kind: MarkKind) -> &'static str {
+    match kind {
+        MarkKind::Instant => "mark",
+        MarkKind::Begin => "begin",
+        MarkKind::End => "end",
+    }
 }
 
 /// The time of a day (UTC), of nanoseconds after 1970.
@@ -76,11 +80,7 @@ pub fn as_json(event: &Event) -> Value {
             })),
         }),
         What::Mark { text, kind, .. } => json!({
-            "kind": match kind {
-                MarkKind::Instant => "mark",
-                MarkKind::Begin => "begin",
-                MarkKind::End => "end",
-            },
+            "kind": mark_name(*kind),
             "text": text,
         }),
     };

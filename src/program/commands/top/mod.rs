@@ -1,10 +1,9 @@
 //! `vramshim top`: shows all devices, and all processes under the library, of this machine.
 //!
 //! `machine` keeps the processes and their ledgers up to date and asks NVML; `devices` and `rows` make the rows of the
-//! tables from them, and `columns` says which columns fit. With `--once` or `--json`, and on a dumb terminal, `json` or
+//! tables from them, and `render/table` says which columns fit. With `--once` or `--json`, and on a dumb terminal, `json` or
 //! `text` prints them. Otherwise `terminal` runs the `screen`, which draws the tables at each update.
 
-mod columns;
 mod devices;
 mod events;
 mod json;
@@ -37,7 +36,7 @@ Examples:
 
 Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
 marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \
-filters by any column, f follows the chosen process's job, Esc or f shows all; d moves the devices; q quits.
+filters by any column, f by the name of the chosen process's job, Esc or f shows all; d moves the devices; q quits.
 
 A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \

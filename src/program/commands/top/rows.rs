@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 use base::identity::folder_of;
 use journal::reader::Device;
 
-use super::columns::{Cell, Column};
 use super::devices::{self, Other};
 use super::machine::Machine;
 use crate::analysis::names::device_uuid;
@@ -15,12 +14,13 @@ use crate::analysis::pod::pod;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
 use crate::render::format::{ended, printable, size};
+use crate::render::table::{Cell, Column};
 
 /// The columns. The table can be sorted by each.
 pub const COLUMNS: [Column; 15] = [
     Column::number("gpu", 0),
     Column::number("pid", 0),
-    Column::cut_before("pod/user", 9, 8),
+    Column::cut("pod/user", 9, 8),
     Column::cut("job", 8, 8),
     Column::number("live", 0),
     Column::number("cached", 0),

@@ -11,7 +11,6 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Wrap};
 
-use super::columns::lay_out;
 use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
@@ -20,6 +19,7 @@ use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
 use crate::render::format::{duration, printable, styled};
 use crate::render::job_page::JobPage;
+use crate::render::table::lay_out;
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
@@ -29,7 +29,7 @@ const READ_SHARE: u32 = 20;
 const ROOM_FOR_EVENTS: u16 = 14;
 
 const HELP: &str =
-    "q quit \u{2191}\u{2193} choose Enter open \u{2190}\u{2192} sort r reverse / filter f job e events d devices";
+    "q quit \u{2191}\u{2193} row Enter open \u{2190}\u{2192} sort r reverse / filter f its job e events d devices";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
 
@@ -238,19 +238,13 @@ impl Screen {
     }
 
     fn style(&self, modifier: Modifier) -> Style {
-        if self.colours {
-            Style::new().add_modifier(modifier)
-        } else {
-            Style::new()
-        }
+        let shown = if self.colours { modifier } else { Modifier::empty() };
+        Style::new().add_modifier(shown)
     }
 
     fn red(&self, is_failure: bool) -> Style {
-        if self.colours && is_failure {
-            Style::new().fg(Color::Red)
-        } else {
-            Style::new()
-        }
+        let fg = (self.colours && is_failure).then_some(Color::Red);
+        Style { fg, ..Style::new() }
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {
@@ -328,7 +322,7 @@ impl Screen {
         }
         if self.typing || !self.filter.is_empty() {
             let (filter, hidden) = (printable(&self.filter, 30), self.all - self.rows.len().min(self.all));
-            title += &format!("  with /{filter} ({hidden} rows are not shown)");
+            title += &format!("  with \"{filter}\" in a column, {hidden} hidden");
         }
         title
     }

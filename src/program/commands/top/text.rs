@@ -1,23 +1,19 @@
 //! The tables as text: for `--once`, and at each update on a terminal that cannot draw.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
-use super::columns::{Column, lay_out};
+use super::super::wrapped;
 use super::machine::Machine;
 use super::{devices, events, rows};
-use crate::render::format::printable;
+use crate::render::format::{columns, printable};
+use crate::render::table::{Column, lay_out};
 
 /// The latest events that are printed.
 const EVENTS: usize = 10;
 
 /// Writes the tables, as wide as the terminal; a file or a pipe gets 80 columns. What does not fit is named.
 pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Result<()> {
-    let terminal = ratatui::crossterm::terminal::size()
-        .ok()
-        .filter(|_| io::stdout().is_terminal());
-    let room = terminal
-        .map_or(80, |(columns, _)| usize::from(columns))
-        .saturating_sub(2);
+    let room = columns().unwrap_or(80).saturating_sub(2);
     let devices = devices::devices(machine);
     if !devices.is_empty() {
         print(out, &devices::COLUMNS, &devices::texts(&devices), room)?;
@@ -67,16 +63,7 @@ fn print(out: &mut impl Write, columns: &[Column], texts: &[Vec<String>], room: 
     )
 }
 
-/// Writes a text in lines of at most `room` characters and two blanks; a word that is longer has a line of its own.
+/// Writes a text in lines of at most `room` characters and two blanks.
 fn fold(out: &mut impl Write, text: &str, room: usize) -> io::Result<()> {
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.trim().is_empty() && line.chars().count() + word.chars().count() > room {
-            writeln!(out, "  {}", line.trim_end())?;
-            line = "  ".to_owned();
-        }
-        line += word;
-        line += " ";
-    }
-    writeln!(out, "  {}", line.trim_end())
+    writeln!(out, "{}", wrapped(&format!("  {text}"), room + 2))
 }

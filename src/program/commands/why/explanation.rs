@@ -18,8 +18,17 @@ use crate::render::verdict_lines::process_name;
 
 pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io::Result<()> {
     let job = answer.job;
+    // Bold, and red or green if the end is known to be bad or good.
+    let style = match format::end_title(job) {
+        (_, is_bad) if is_bad || answer.finding.fatal => "1;31",
+        _ if job.state == State::Exited(0) && !job.is_imported() => "1;32",
+        _ => "1",
+    };
     for (line, number) in answer.lines.iter().zip(0..) {
-        writeln!(out, "{}", strong(&line.to_string(), bold && number == 0))?;
+        match number {
+            0 if bold => writeln!(out, "\x1b[{style}m{line}\x1b[0m")?,
+            _ => writeln!(out, "{line}")?,
+        }
     }
     if let Some(asked_by) = &answer.holders.asked_by {
         writeln!(out, "Asked for by {}", printable(asked_by, 200))?;
@@ -130,7 +139,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
     table(
         out,
         &["pid", "rank", "host", "job", "ended", "died", "verdict"],
-        &[0],
+        &[0, 5],
         rows.collect(),
     )
 }
@@ -167,7 +176,6 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
     let whose = if allowance.group { "group" } else { "process" };
     let title = format!("Limit of the {whose}, {}", size(allowance.limit));
     writeln!(out, "\n{}", strong(&title, bold))?;
-    let row = |who: String, what: &str, bytes: u64| vec![who, what.to_owned(), size(bytes), count(bytes)];
     let mut rows = vec![row(format!("{pid} this process"), "held", allowance.own)];
     let members = scene
         .processes
@@ -181,13 +189,15 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
     table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
 }
 
+fn row(who: String, what: &str, bytes: impl TryInto<i64>) -> Vec<String> {
+    let bytes = bytes.try_into().unwrap_or(i64::MAX);
+    let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
+    vec![who, what.to_owned(), difference(bytes), exact]
+}
+
 /// The parts of what belongs to `whose`, which has `total` bytes.
 fn rows(answer: &Answer, whose: &str, total: u64) -> Vec<Vec<String>> {
     let job = answer.job;
-    let row = |who: String, what: &str, bytes: i64| {
-        let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
-        vec![who, what.to_owned(), difference(bytes), exact]
-    };
     let own = format!("{} {}", job.header.pid, printable(&job.title(), 24));
     let mut rows: Vec<_> = (answer.parts.iter())
         .map(|part| row(part.who.clone().unwrap_or_default(), part.name, part.bytes))
@@ -195,6 +205,6 @@ fn rows(answer: &Answer, whose: &str, total: u64) -> Vec<Vec<String>> {
     rows[0][0] = own;
     let unknown = rows.len() - 2;
     rows[unknown][0] = format!("the {whose}");
-    rows.push(row(String::new(), "in all", i64::try_from(total).unwrap_or(i64::MAX)));
+    rows.push(row(String::new(), "in all", total));
     rows
 }

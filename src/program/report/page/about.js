@@ -29,20 +29,6 @@ const EXPORTS = [
     ["parquet", "tables for DuckDB and pandas"],
 ];
 
-/** What the process held of the host's memory, if the journal says. */
-function hostFacts(host) {
-    if (!host) return [];
-    const { last, highest } = host;
-    const text =
-        `${size(last.resident)} resident at ${duration(last.time_ns)}, ` +
-        `at most ${size(highest.resident)} at ${duration(highest.time_ns)}; ${size(last.pinned)} pinned`;
-    const { heap } = last;
-    const malloc = heap
-        ? [["malloc", `${heap.allocator}: ${size(heap.allocated)} allocated, ${size(heap.mapped)} mapped`]]
-        : [];
-    return [["Host memory", text], ...malloc];
-}
-
 panel("about", () => {
     const { process } = state;
     const what = ({ name, total, limit, uuid }) => {
@@ -59,7 +45,7 @@ panel("about", () => {
         ["Software", process.software.map(([name, version]) => `${name} ${version}`).join(", ") || "not recorded"],
         ["Journal", process.path],
         ...process.devices.filter((device) => device.ordinal >= 0).map((device) => [deviceText(device), what(device)]),
-        ...hostFacts(process.host_memory),
+        ...process.host_memory.map((text) => ["Host memory", text]),
         ["Report", `made by vramshim ${report.made_by}, format ${report.format}`],
     ];
     // A quoted path, as a shell reads it.

@@ -1,10 +1,9 @@
-// Panel 12: the events of the range, failures first. Only the rows in sight are in the page.
+// Panel 12: the events of the range. Only the rows in sight are in the page.
 
 const LINE = 26;
 const listed = { search: "", kind: "", rows: [], current: 0 };
 const eventCount = make("p", { class: "asof" });
 const eventChoices = make("div", { class: "row choices" });
-const pinned = make("div");
 const eventBody = make("tbody");
 const above = make("tr", { "aria-hidden": "true" }, make("td", { colspan: "8" }));
 const below = make("tr", { "aria-hidden": "true" }, make("td", { colspan: "8" }));
@@ -18,18 +17,19 @@ const TITLES = [
     ["thread", true],
     ["where, and what else", false],
 ];
-/** A table of events in a box that scrolls. */
-function eventList(kind, label, caption, rows) {
-    const titles = TITLES.map(([title, number]) =>
-        make("th", { scope: "col", class: number ? "number" : null }, title),
-    );
-    const head = make("thead", {}, make("tr", {}, ...titles));
-    const inside = make("table", { class: "events" }, caption, head, rows);
-    return make("div", { class: `scroll ${kind}`, tabindex: "0", role: "region", "aria-label": label }, inside);
-}
+const eventTitles = TITLES.map(([title, number]) => make("th", { scope: "col", class: number ? "number" : null }, title));
 const eventsLabel = "Events of the range";
-const eventsCaption = make("caption", { class: "unseen" }, eventsLabel);
-const eventBox = eventList("events-box", eventsLabel, eventsCaption, eventBody);
+const eventBox = make(
+    "div",
+    { class: "scroll events-box", tabindex: "0", role: "region", "aria-label": eventsLabel },
+    make(
+        "table",
+        { class: "events" },
+        make("caption", { class: "unseen" }, eventsLabel),
+        make("thead", {}, make("tr", {}, ...eventTitles)),
+        eventBody,
+    ),
+);
 const search = make("input", {
     type: "search",
     placeholder: "function, address, size, line of code",
@@ -41,7 +41,7 @@ const search = make("input", {
 
 const kindChoice = make("span");
 eventChoices.append(make("label", {}, "Search ", search), kindChoice);
-body("events").append(eventCount, eventChoices, pinned, eventBox);
+body("events").append(eventCount, eventChoices, eventBox);
 eventBox.addEventListener("scroll", () => drawRows());
 
 /** The cells of an event. */
@@ -77,19 +77,11 @@ function eventRow(events, place, number) {
     const cells = eventCells(events, place);
     const isFailure = events.kinds[events.kind[place]].startsWith("failed");
     // One row is in the order of the Tab key; arrows lead from row to row.
-    const isStop = number === undefined || number === listed.current;
-    const row = make("tr", {
-        class: isFailure ? "badly" : null,
-        "aria-rowindex": number === undefined ? null : number + 2,
-    });
+    const tabindex = number === listed.current ? "0" : "-1";
+    const row = make("tr", { class: isFailure ? "badly" : null, "aria-rowindex": number + 2 });
+    const time = button(cells[0], () => selectMoment(events.times_ns[place]), { class: "link", tabindex });
     cells.forEach((cell, column) => {
-        const inside =
-            column === 0
-                ? button(cell, () => selectMoment(events.times_ns[place]), {
-                      class: "link",
-                      tabindex: isStop ? "0" : "-1",
-                  })
-                : cell;
+        const inside = column === 0 ? time : cell;
         row.append(
             make("td", { class: TITLES[column][1] ? "number" : null, title: column === 7 ? cell : null }, inside),
         );
@@ -138,14 +130,6 @@ panel("events", () => {
         ? `all ${many(events.in_all, "event")}`
         : `${count(events.number.length)} of ${many(events.in_all, "event")}: those around the peak, the last failure and the end, failures, marks, and the largest allocations`;
     eventCount.textContent = `${many(listed.rows.length, "event")} in the range. The report has ${which}.`;
-    const failures = [];
-    for (let place = events.number.length - 1; place >= 0 && failures.length < 10; place -= 1) {
-        if (events.kinds[events.kind[place]].startsWith("failed")) failures.push(place);
-    }
-    const rowsOfFailures = make("tbody", {}, ...failures.map((place) => eventRow(events, place)));
-    const caption = make("caption", {}, "The last failures of the whole run");
-    const hasFailed = failures.length > 0;
-    pinned.replaceChildren(hasFailed ? eventList("pinned", "The last failures", caption, rowsOfFailures) : "");
     eventBox.firstChild.setAttribute("aria-rowcount", String(listed.rows.length + 1));
     const rows = Math.max(1, Math.min(listed.rows.length, 16));
     eventBox.style.height = `${rows * LINE + 34}px`;

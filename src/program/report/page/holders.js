@@ -253,7 +253,8 @@ panel("growth", () => {
     const all = growing.reduce((sum, row) => sum + row.rate, 0);
     const untilFull = (rate) =>
         room === null || rate <= 0 ? "-" : room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
-    const perStep = steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
+    const isAll = process.marks.length === process.marks_in_all;
+    const perStep = isAll && steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
     const list = table(
         "Groups whose live bytes rise, steepest first",
         [

@@ -23,9 +23,7 @@ function drawSmall({ process, device }, scale, length) {
     const { pen, width, height } = drawn;
     const box = { left: 0, top: 2, width, height: height - 3 };
     const to = process.began + length;
-    const look = looks();
-    drawCurve(pen, device.reserved, box, process.began, to, scale, { ...look.reserved, wide: 1 });
-    drawCurve(pen, device.live, box, process.began, to, scale, { ...look.live, wide: 1 });
+    drawLevels(pen, device, box, process.began, to, scale, 1);
     if (process.until < to) {
         const x = ((process.until - process.began) / length) * width;
         pen.fillStyle = colour("ground");
@@ -54,7 +52,7 @@ const deviceTable = (list) =>
             figure("utilisation", ({ device }) => percent(device.utilisation ?? NaN)),
             figure("live at the end", ({ device }) => size(device.live_at_end)),
             figure("allocations", ({ device }) => count(device.allocations)),
-            figure("failures", ({ device }) => count(device.failures)),
+            figure("out of memory", ({ device }) => count(device.failures)),
             column("ended", ({ process }) => process.ended),
         ],
         list,
@@ -85,7 +83,9 @@ panel("ranks", () => {
     });
     const because = report.first_because ? ` The first process is first because ${report.first_because}.` : "";
     const inRuns = runs.length > 1 ? ` of ${many(runs.length, "run")}, the newest first` : "";
-    const title = `${many(report.processes.length, "process", "processes")}${inRuns}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
+    const without = report.processes.length - new Set(list.map(({ process }) => process)).size;
+    const unused = without > 0 ? `, of which ${count(without)} used no device` : "";
+    const title = `${many(report.processes.length, "process", "processes")}${inRuns}${unused}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
     body("ranks").replaceChildren(
         p("asof", list.length > 0 ? title : "No process used a device."),
         ...(runs.length > 1

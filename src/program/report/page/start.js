@@ -12,18 +12,9 @@ function showTheme(theme = chosenTheme || (prefersDark.matches ? "dark" : "light
     changed();
 }
 
-// A browser may keep nothing for files: the choice then holds for this visit only.
-try {
-    const kept = localStorage.getItem("vramshim-theme");
-    if (["light", "dark"].includes(kept)) chosenTheme = kept;
-} catch {}
-
 byId("theme").addEventListener("click", () => {
     chosenTheme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     showTheme();
-    try {
-        localStorage.setItem("vramshim-theme", chosenTheme);
-    } catch {}
 });
 prefersDark.addEventListener("change", () => showTheme());
 

@@ -1,6 +1,5 @@
 /** The verdict in a word or two, and whether it is bad. */
 const TAGS = {
-    none_failed: "Ended well",
     not_enough_evidence: "Not enough evidence",
     larger_than_device: "Too large",
     live_set: "Too much live",
@@ -84,9 +83,9 @@ panel("verdict", () => {
     }
     facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
     const holder = largestHolder(process);
-    const ended = process.trust.running ? "Running" : /^exit 0/.test(process.ended) ? TAGS.none_failed : "Ended early";
-    byId("verdict-title").textContent = failed ? TAGS[verdict.name] || verdict.words : ended;
-    byId("verdict").classList.toggle("bad", failed || ended === "Ended early");
+    const [title, isBad] = failed ? [TAGS[verdict.name] || verdict.words, true] : process.end_title;
+    byId("verdict-title").textContent = title;
+    byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
@@ -101,7 +100,7 @@ panel("verdict", () => {
             later.length > 0
                 ? details("later", `Other steps (${later.length})`, make("ul", {}, ...later.map((step) => make("li", {}, stepText(step)))))
                 : "",
-            process.failures.length > 0 ? failureList(process) : "",
+            process.failures.length > 1 ? failureList(process) : "",
             verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
             copyButton("Copy for a ticket", () => ticket(process)),
         ),
@@ -118,31 +117,24 @@ function failureList(process) {
                 : "nothing was allocated after it";
         return `${moment(failure.time_ns)}: ${failure.api} of ${size(failure.requested)}${tries}; ${after}`;
     };
-    const item = (failure) =>
-        make(
-            "li",
-            {},
-            button(text(failure), () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) }), {
-                class: "link",
-            }),
-        );
+    const item = (failure) => {
+        const jump = () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) });
+        return make("li", {}, button(text(failure), jump, { class: "link" }));
+    };
     const more = process.failures_in_all - shown.length;
     const list = make(
         "ul",
         { class: "failures" },
         ...shown.map(item),
-        more > 0 ? make("li", {}, `${many(more, "earlier failure")}`) : "",
+        more > 0 ? make("li", {}, many(more, "more failure")) : "",
     );
-    return process.failures.length === 1
-        ? ""
-        : details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
+    return details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
 }
 
 /** The number of the moment with a name at this time. */
 function exactMoment(time) {
     const { moments, named } = state.process.holdings;
-    const found = named.find((one) => moments[one.moment] === time);
-    return found ? found.moment : null;
+    return named.find((one) => moments[one.moment] === time)?.moment ?? null;
 }
 
 const partsText = (parts, total) =>

@@ -39,7 +39,7 @@ function drawCurve(pen, line, box, from, to, scale, look) {
     const y = (bytes) => box.top + box.height - (bytes / scale) * box.height;
     if (look.fill) {
         pen.fillStyle = look.fill;
-        pen.globalAlpha = look.alpha;
+        pen.globalAlpha = 0.28;
         pen.beginPath();
         pen.moveTo(box.left, box.top + box.height);
         for (let column = 0; column < wide; column += 1) {
@@ -51,8 +51,7 @@ function drawCurve(pen, line, box, from, to, scale, look) {
         pen.globalAlpha = 1;
     }
     pen.strokeStyle = look.line;
-    pen.lineWidth = look.wide || 1.5;
-    pen.setLineDash(look.dash || []);
+    pen.lineWidth = look.wide;
     pen.beginPath();
     for (let column = 0; column < wide; column += 1) {
         const x = box.left + column + 0.5;
@@ -60,7 +59,6 @@ function drawCurve(pen, line, box, from, to, scale, look) {
         pen.lineTo(x, y(shown.high[column]));
     }
     pen.stroke();
-    pen.setLineDash([]);
     return shown;
 }
 
@@ -128,46 +126,31 @@ function drawMeasurements(pen, used, box, from, to, scale) {
     });
 }
 
-function looks() {
-    return {
-        live: { line: colour("live"), fill: colour("live"), alpha: 0.28 },
-        reserved: { line: colour("reserved"), wide: 1.5 },
-    };
+/** Draws the reserved and the live bytes. Returns the columns of the latter. */
+function drawLevels(pen, device, box, from, to, scale, wide) {
+    drawCurve(pen, device.reserved, box, from, to, scale, { line: colour("reserved"), wide });
+    return drawCurve(pen, device.live, box, from, to, scale, { line: colour("live"), fill: colour("live"), wide });
 }
 
 /** The chart's own box, below a lane for each depth of the job's ranges. */
 function boxOf(drawn) {
-    const top = TOP + Math.min(4, Math.max(0, ...rangesOf(state.process).map((one) => one.depth + 1))) * 14;
+    const top = TOP + Math.max(0, ...state.process.ranges.map(([, , , depth]) => depth + 1)) * 14;
     return { left: LEFT, top, width: drawn.width - LEFT - 8, height: drawn.height - top - BOTTOM };
 }
 
-/** The ranges that marks begin and end, each as deep as it lies in others. */
-function rangesOf(process) {
-    if (process.ranges) return process.ranges;
-    const open = [];
-    process.ranges = [];
-    for (const { kind, text, time_ns } of process.marks) {
-        if (kind === "begin") {
-            open.push({ text, from: time_ns, to: process.until, depth: open.length });
-            process.ranges.push(open[open.length - 1]);
-        } else if (kind === "end" && open.length > 0) {
-            const named = open.findLastIndex((one) => one.text === text);
-            open.splice(named < 0 ? open.length - 1 : named, 1)[0].to = time_ns;
-        }
-    }
-    return process.ranges;
-}
-
+/** The ranges that marks begin and end. One without an end reaches to the end of the journal. */
 function drawRanges(pen, box, from, to) {
     const x = (time) => box.left + ((Math.min(to, Math.max(from, time)) - from) / (to - from)) * box.width;
-    for (const one of rangesOf(state.process)) {
-        if (one.to < from || one.from > to || one.depth > 3) continue;
-        const [left, wide, y] = [x(one.from), Math.max(1, x(one.to) - x(one.from) - 1), TOP + one.depth * 14];
+    for (const [text, began, ended, depth] of state.process.ranges) {
+        const end = ended ?? state.process.until;
+        if (end < from || began > to) continue;
+        const [left, y] = [x(began), TOP + depth * 14];
+        const wide = Math.max(1, x(end) - left - 1);
         pen.fillStyle = colour("quiet");
         pen.fillRect(left, y, wide, 12);
         pen.fillStyle = colour("text");
         [pen.textAlign, pen.textBaseline] = ["left", "middle"];
-        if (pen.measureText(one.text).width < wide - 6) pen.fillText(one.text, left + 3, y + 6.5);
+        if (pen.measureText(text).width < wide - 6) pen.fillText(text, left + 3, y + 6.5);
     }
 }
 
@@ -254,10 +237,8 @@ function drawChart() {
     const wide = Math.max(1, Math.round(box.width));
     const scale = scaleOf(device, highestOf(device, wide));
     drawAxes(pen, box, from, to, scale);
-    const look = looks();
     drawMeasurements(pen, device.used, box, from, to, scale);
-    drawCurve(pen, device.reserved, box, from, to, scale, look.reserved);
-    const live = drawCurve(pen, device.live, box, from, to, scale, look.live);
+    const live = drawLevels(pen, device, box, from, to, scale, 1.5);
     drawRanges(pen, box, from, to);
     // What matters most gets its name first.
     const taken = [];
@@ -314,10 +295,8 @@ function drawOverview() {
     const { pen } = drawn;
     const box = { left: LEFT, top: 2, width: drawn.width - LEFT - 8, height: drawn.height - 4 };
     const { began, until } = process;
-    const look = looks();
     const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
-    drawCurve(pen, device.reserved, box, began, until, scale, { ...look.reserved, wide: 1 });
-    drawCurve(pen, device.live, box, began, until, scale, { ...look.live, wide: 1 });
+    drawLevels(pen, device, box, began, until, scale, 1);
     for (const failure of failuresOf(process))
         drawFlag(pen, box, began, until, failure.time_ns, "", { line: colour("bad"), wide: 2 });
     const x = (time) => box.left + ((time - began) / (until - began)) * box.width;
@@ -479,11 +458,7 @@ panel("timeline", () => {
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
         failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
     );
-    tableOfChart.replaceChildren(
-        details("levels", "This chart as a table", opened.has("levels") ? levelTable() : make("p", {}, "")),
-    );
-    const list = tableOfChart.querySelector("details");
-    list.addEventListener("toggle", () => list.open && list.lastElementChild.replaceWith(levelTable()));
+    tableOfChart.replaceChildren(details("levels", "This chart as a table", levelTable()));
 });
 
 panel("selection", () => {

@@ -37,6 +37,7 @@ fn what_falls_off_is_said() {
     ] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
+    assert!(text.contains("/ filter f its job e events d devices"), "{text}");
     let text = drawn(&mut screen, 200, 50);
     for words in ["0 Simulated GPU", "GPU-5", "4711", "4725", "failure 0", "mark 896"] {
         assert!(text.contains(words), "{words} in\n{text}");
@@ -52,7 +53,7 @@ fn the_filter_takes_letters_that_are_keys() {
         screen.press(key, &machine);
     }
     assert!(screen.is_typing() && screen.filter == "qr" && !screen.reversed);
-    assert!(drawn(&mut screen, 80, 24).contains("with /qr"));
+    assert!(drawn(&mut screen, 80, 24).contains("with \"qr\" in a column"));
     screen.press(KeyCode::Enter, &machine);
     assert!(!screen.is_typing() && screen.filter == "qr");
     screen.press(KeyCode::Esc, &machine);
