@@ -3,12 +3,11 @@
 //! The driver keeps both for whole allocations. A block is a part of one, so the library keeps them here, until the
 //! block is freed. A table entry exists only for blocks that the job asked about.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use dashmap::DashMap;
+
 use super::operations;
-use base::sync::lock;
 
 /// The driver counts its identities up from a small number (cuda.h: they are never used again), so the library's are
 /// far above. They are positive as signed numbers too.
@@ -21,10 +20,9 @@ struct Registration {
     synchronises: bool,
 }
 
-#[derive(Default)]
 pub struct Registrations {
     /// By first address of the block.
-    blocks: Mutex<HashMap<u64, Registration>>,
+    blocks: DashMap<u64, Registration>,
     /// Entries of the table. While there is none, a free looks no further.
     count: AtomicUsize,
     /// Blocks whose synchronous operations must end before they return.
@@ -32,17 +30,27 @@ pub struct Registrations {
     given_ids: AtomicU64,
 }
 
+impl Default for Registrations {
+    fn default() -> Self {
+        Registrations {
+            blocks: DashMap::with_shard_amount(16),
+            count: AtomicUsize::new(0),
+            synchronising: AtomicUsize::new(0),
+            given_ids: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Registrations {
     fn change<T>(&self, block: u64, context: u64, change: impl FnOnce(&mut Registration) -> T) -> T {
-        let mut blocks = lock(&self.blocks);
-        let entry = blocks.entry(block).or_insert_with(|| {
+        let mut entry = self.blocks.entry(block).or_insert_with(|| {
             self.count.fetch_add(1, Ordering::Release);
             Registration {
                 context,
                 ..Registration::default()
             }
         });
-        change(entry)
+        change(&mut entry)
     }
 
     /// An identity that no block has.
@@ -64,7 +72,7 @@ impl Registrations {
     }
 
     pub fn synchronises(&self, block: u64) -> bool {
-        self.any_synchronises() && lock(&self.blocks).get(&block).is_some_and(|entry| entry.synchronises)
+        self.any_synchronises() && self.blocks.get(&block).is_some_and(|entry| entry.synchronises)
     }
 
     pub fn any_synchronises(&self) -> bool {
@@ -93,7 +101,7 @@ impl Registrations {
     #[inline]
     pub fn block_freed(&self, block: u64) {
         if self.count.load(Ordering::Acquire) > 0
-            && let Some(entry) = lock(&self.blocks).remove(&block)
+            && let Some((_, entry)) = self.blocks.remove(&block)
         {
             self.forgotten(entry);
         }
@@ -104,7 +112,7 @@ impl Registrations {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        lock(&self.blocks).retain(|_, entry| {
+        self.blocks.retain(|_, entry| {
             let stays = entry.context != context;
             if !stays {
                 self.forgotten(*entry);
