@@ -22,8 +22,8 @@ fn open(browser: &mut Browser, folder: &Path, journals: &Path) {
     vramshim(&arguments, folder).ok();
     browser.look(1280, 900, "light");
     browser.open(&page);
-    // Why a request did not fit is a question of some failures alone.
-    for panel in PANELS.iter().filter(|panel| **panel != "space") {
+    // Why a request did not fit is a question of some failures alone, and long journals are not played.
+    for panel in PANELS.iter().filter(|panel| !["space", "replay"].contains(panel)) {
         let text = browser.text(&format!("#{panel} .body"));
         assert!(!text.trim().is_empty(), "{panel} is empty");
     }
