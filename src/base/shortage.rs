@@ -38,6 +38,9 @@ named! {
     }
 }
 
+/// How many times as much as is free in the cache may be live, so that the free memory is why a request failed.
+const MOST_LIVE_BESIDE_CACHE: u64 = 16;
+
 /// What was read of a device at a failure, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
@@ -307,10 +310,12 @@ impl Shortage {
         let Some(short) = self.short_of() else {
             return or_layer(Verdict::Unusable);
         };
+        // Beside much more live memory a little free memory only says which request was the first to fail.
+        let is_cause = parts.cached >= parts.live / MOST_LIVE_BESIDE_CACHE;
         let causes = [
             (self.grown, Verdict::Growth),
             (parts.others.unwrap_or(0), Verdict::OtherProcesses),
-            (parts.cached, Verdict::Unusable),
+            (if is_cause { parts.cached } else { 0 }, Verdict::Unusable),
         ];
         // The largest of the causes without which the request fits. Of equal ones the last counts.
         let largest = causes.into_iter().filter(|&(bytes, _)| bytes >= short);
