@@ -86,8 +86,11 @@ rights = {about[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapA
 that(rights == {"0" * 16}, f"the capabilities of serve: {rights}")
 that((about["NoNewPrivs"], about["Seccomp"]) == ("1", "2"), f"serve may get more rights: {about}")
 that(shown("vramshim-serve", "MemoryMax") == "268435456", "serve has another limit of memory")
-devices = (shown("vramshim-serve", "DevicePolicy"), shown("vramshim-serve", "DeviceAllow").split())
-that(devices == ("closed", "char-nvidia rw char-nvidia-frontend rw char-nvidia-caps r".split()), f"the devices of serve: {devices}")
+allowed = shown("vramshim-serve", "DeviceAllow").split()
+devices = dict(zip(allowed[::2], allowed[1::2], strict=True))
+# ProtectClock lets the clock be read.
+wanted = {"char-nvidia": "rw", "char-nvidia-frontend": "rw", "char-nvidia-caps": "r", "char-rtc": "r"}
+that((shown("vramshim-serve", "DevicePolicy"), devices) == ("closed", wanted), f"the devices of serve: {devices}")
 print("vramshim-serve.service has the job's metrics, without root")
 
 systemctl("daemon-reload")
