@@ -117,7 +117,7 @@ fn the_limit_of_a_group_with_one_member_is_the_limit_of_a_group() {
             limited(job, 900 * MIB, 850 * MIB, 850 * MIB, group);
             fail(job, 100 * MIB, 2, true);
         });
-        assert_told(&told, code, "With 50.0 MiB more this fits");
+        assert_told(&told, code, "With 50.0 MiB more this request fits");
         assert_eq!(told.page["why"]["verdict"], name);
         assert_eq!(told.page["why"]["failure"]["refused_by"]["by"], name);
     }

@@ -117,7 +117,7 @@ fn an_inherited_limit_is_told_apart_from_one_of_the_library() {
 
     let (finished, told) = over("inherit", "3584MiB");
     assert_eq!(used(&told), 3 * GIB + CONTEXT, "{}", told.text);
-    let says = "a limit that the library took from the layer. With 812.0 MiB more this fits";
+    let says = "a limit that the library took from the layer. With 812.0 MiB more this request fits";
     assert_says(&told.text, says);
     assert_says(&next(&told), "Raise the limit of the layer to at least 4396MiB");
     assert_sums(&told, "driver");

@@ -228,7 +228,7 @@ fn a_limit_says_what_limit_would_do() {
     let (finished, told) = explained(job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB"), "limit", 16);
     assert_true(&finished, &told, 7 * GIB);
     assert_eq!(told.page["why"]["limit"]["used"], 7 * GIB + CONTEXT);
-    assert_says(&told.text, "With 300.0 MiB more this fits");
+    assert_says(&told.text, "With 300.0 MiB more this request fits");
     assert_says(&told.text, "Raise the limit to at least 8492MiB");
     let further = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8492MiB").run();
     assert_eq!(why(&further).page["why"]["ledger"]["live"], 8 * GIB);

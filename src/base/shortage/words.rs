@@ -289,7 +289,7 @@ impl Shortage {
                 format!("; a larger limit does not help, because the {whose} has only {free} free")
             }
             Some(_) if self.needs_larger_layer() => format!(". With {} more, also of the layer, this fits", size(more)),
-            Some(_) => format!(". With {} more this fits", size(more)),
+            Some(_) => format!(". With {} more this request fits", size(more)),
             None => String::new(),
         };
         let taken = (self.inherited).then(|| format!(", a limit that the library took from {}", self.layer_words()));

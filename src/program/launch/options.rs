@@ -62,7 +62,8 @@ pub struct JobOptions {
     #[arg(long)]
     control: bool,
 
-    /// Use a simulated GPU with this much memory, such as 80GiB, or two such as 2x80GiB; no real GPU is needed
+    /// Use a simulated GPU with this much memory, such as 80GiB, or two such as 2x80GiB; no real GPU is needed. The programs
+    /// that one run starts share it
     #[arg(long, value_name = "SIZE", value_parser = Simulated::parse)]
     sim: Option<Simulated>,
 

@@ -53,7 +53,12 @@ impl Step {
 
     /// What to say of memory that came again and again and stayed, and whether that is more than all that any cache wastes.
     pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<(Step, bool)> {
-        let is_about = matches!(finding.verdict, Verdict::LiveSet | Verdict::Unusable) && bytes > 0;
+        let is_about = matches!(finding.verdict, Verdict::LiveSet | Verdict::Unusable);
+        if bytes == 0 {
+            let has_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
+            let step = "Run once with --torch record: snapshots do not tell whether this memory came from step to step, as in a leak";
+            return (is_about && has_snapshots).then(|| (step.to_owned().into(), finding.verdict == Verdict::LiveSet));
+        }
         let cached = finding
             .failure
             .as_ref()

@@ -123,7 +123,7 @@ With --repeat the JSON has each repetition: a job that repeats itself should cal
 two repetitions belong to the second one.
 
 The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
-1 MiB or 0.1%).
+1 MiB or 0.1%). The driver's context comes on top.
 
 Exit codes: 0 done, 1 the trace cannot be read, 2 an option or a table of prices cannot be used.";
 
