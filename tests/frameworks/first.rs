@@ -28,7 +28,12 @@ fn the_example_of_the_readme_names_the_guilty_line() {
     assert_says(&died.said, "torch.OutOfMemoryError");
     let told = Command::new(program()).arg("why").current_dir(folder.path()).printed();
     assert_eq!(told.code, Some(12), "{}", told.text);
-    assert_says(&told.text, "Next\n  Run once with --torch record");
+    // Of several snapshots the steps are told, of one that is not known.
+    let ways = [
+        "came again and again and stayed",
+        "Next\n  Run once with --torch record",
+    ];
+    assert!(ways.iter().any(|way| told.text.contains(way)), "{}", told.text);
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let (_, holder) = readme.split_once("examples/leak.py:").expect("README's holder");
     let line: String = holder.chars().take_while(char::is_ascii_digit).collect();

@@ -151,6 +151,14 @@ static void come_and_go(size_t unit)
     checkpoint();
 }
 
+/* Whether driver or library still count more. The library's thread counts what it gave back right after the driver did. */
+static int holds_more(size_t left)
+{
+    struct vramshim_stats now;
+    THAT(library_function(vramshim_stats)(0, &now) == 0);
+    return driver_gave() > left || now.reserved > left;
+}
+
 /* Checkpoints show that free memory goes back to the driver: by vramshim_trim if `seconds` is 0, else without a
  * call. */
 static void give_back(double seconds)
@@ -161,7 +169,7 @@ static void give_back(double seconds)
     release(allocate(256 * MIB));
     for (size_t left = kept.size;; left = 0) {
         if (seconds == 0) trim(0);
-        for (double waited = 0; waited < seconds && driver_gave() > left; waited += 0.01)
+        for (double waited = 0; waited < seconds && holds_more(left); waited += 0.01)
             nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         checkpoint();
         if (left == 0) break;
