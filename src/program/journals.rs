@@ -166,10 +166,8 @@ pub fn with_progress<T>(journal: &Journal, read: impl FnOnce(&mut dyn FnMut(u64,
     }
     let name = Path::new(journal.path().file_name().unwrap_or_default());
     let bar = progress::reading(journal.size(), &shown(name));
-    let done = read(&mut |done, total| {
+    read(&mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    done
+    })
 }

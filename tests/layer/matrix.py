@@ -42,7 +42,7 @@ HABITS = {
     "exports_more": {"LAYER_EXPORTS": "more"},
     # What stands around a layer without habits: the library's own limit, a server of MPS, another process, a container.
     "limit_inherited": {"VRAMSHIM_MEMORY_LIMIT": "inherit"},
-    "under_mps": {"SIMGPU_MPS": "4711"},
+    "under_mps": {"SIMGPU_MPS": "4711000"},
     "device_full": {},
     # The same, and the first thread of the process that holds it has ended.
     "zombie_leader": {},

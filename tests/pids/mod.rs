@@ -183,7 +183,7 @@ fn under_mps_the_clients_are_told_apart() {
     let host = Host::new("4GiB");
     let job = || {
         host.job()
-            .env("SIMGPU_MPS", "4711")
+            .env("SIMGPU_MPS", "4711000")
             .env("SIMGPU_CONTEXT_BYTES", "300MiB")
     };
     let mut other = Member::start(job());
@@ -192,7 +192,7 @@ fn under_mps_the_clients_are_told_apart() {
     let said = verdict(&run_to_shortage(run).ok());
     assert_says(&said, &format!("2.73 GiB by pid {} (member)", other.pid()));
     assert_says(&said, "context 0.30");
-    assert_says(&said, "0 B by the MPS server, host pid 4711, not visible here");
+    assert_says(&said, "0 B by the MPS server, host pid 4711000, not visible here");
     assert!(!said.contains("GiB by the MPS server"), "{said}");
     let mut limited = Member::start(job().env("VRAMSHIM_MEMORY_LIMIT", "700MiB"));
     assert_eq!(fill(&mut limited), 400);
@@ -236,7 +236,7 @@ fn passthrough_changes_no_answer_of_nvml() {
         "SIMGPU_RESERVED=600MiB",
         "SIMGPU_MIG=1",
         "SIMGPU_NVML_BYTES=0",
-        "SIMGPU_MPS=4711",
+        "SIMGPU_MPS=4711000",
         "SIMGPU_FAULTS=nvmlDeviceGetMemoryInfo:/2=3,nvmlDeviceGetComputeRunningProcesses:/3=4",
         "SIMGPU_FAULTS=nvmlDeviceGetUUID:/2=999,nvmlDeviceGetMemoryInfo:1+=999",
     ] {

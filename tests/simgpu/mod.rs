@@ -162,7 +162,7 @@ tests! {
         let faults = "nvmlDeviceGetMemoryInfo:2+=3,nvmlDeviceGetComputeRunningProcesses:1+=4";
         job.env("SIMGPU_FAULTS", faults)
     });
-    under_mps_the_server_has_the_memory_of_its_clients => nvml("served", |job| job.env("SIMGPU_MPS", "4711"));
+    under_mps_the_server_has_the_memory_of_its_clients => nvml("served", |job| job.env("SIMGPU_MPS", "4711000"));
     a_process_lives_as_long_as_one_of_its_threads => nvml("leader", Job::on_one_host);
 }
 

@@ -4,7 +4,7 @@
  *   nvml processes     this process is listed as soon as it has a context, with the driver's bytes
  *   nvml utilisation   SIMGPU_UTILISATION is 40
  *   nvml errors        SIMGPU_FAULTS gives the list of processes 4, and the memory 3 from the second call on
- *   nvml served        SIMGPU_MPS is 4711
+ *   nvml served        SIMGPU_MPS is 4711000
  *   nvml host          in a pid namespace; SIMGPU_HOSTPROC is the host's /proc
  *   nvml leader        a process whose first thread has ended keeps its memory as long as another one lives */
 #include "client.h"
@@ -183,7 +183,7 @@ static void served(void)
     struct process client = {0};
     unsigned count = 1;
     hold(64 * MIB);
-    THAT(listed(device_of(0), 1).pid == 4711 && listed(device_of(0), 1).used >= 64 * MIB);
+    THAT(listed(device_of(0), 1).pid == 4711000 && listed(device_of(0), 1).used >= 64 * MIB);
     CHECK(nvmlDeviceGetMPSComputeRunningProcesses_v3(device_of(0), &count, &client));
     THAT(count == 1 && client.pid == (unsigned)getpid() && client.used >= 64 * MIB);
 }

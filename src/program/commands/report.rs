@@ -133,7 +133,6 @@ fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, 
             process.replay = for_report(&process.journal, device);
         }
     }
-    bar.finish_and_clear();
     Ok(report)
 }
 

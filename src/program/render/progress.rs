@@ -11,9 +11,10 @@ use super::format::shown;
 /// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
 
-/// A progress bar on standard error. Without a terminal it is hidden.
+/// A progress bar on standard error, until it is dropped. Without a terminal it is hidden.
 fn bar(length: u64, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    let bar =
+        ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr()).with_finish(ProgressFinish::AndClear);
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }

@@ -148,7 +148,6 @@ fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Resul
     let end = group.wait(most, || lines.try_iter().for_each(|line| take(line, &bar)));
     let all_ended = group.end();
     received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
-    bar.finish_and_clear();
     match (end.map_err(Failure::failed)?, opening) {
         (End::By(_), Some(opening)) => Ok((opening, answers)),
         (End::By(status), None) => Err(Failure::failed(format!("the probes said nothing ({status})"))),
