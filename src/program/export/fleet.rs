@@ -115,7 +115,7 @@ pub fn write(
     if done.processes > 0 && !failures.exists() {
         // A question that names a table without a file is an error.
         let folder = Path::new(&format!("job={}", no_value())).join(format!("rank={}", no_value()));
-        tables.add("failures", &folder, "none", FAILURES, &[])?;
+        tables.add("failures", &folder, "none", FAILURES, Vec::new())?;
     }
     done.files = tables.written.len() as u64;
     Ok(done)
@@ -140,7 +140,7 @@ struct Tables<'a> {
 
 impl Tables<'_> {
     /// Writes one file of a table. Of two processes with one name, such as those of two containers, the second gets a number.
-    fn add(&mut self, name: &str, partition: &Path, file: &str, more: &str, rows: &[Vec<Value>]) -> io::Result<()> {
+    fn add(&mut self, name: &str, partition: &Path, file: &str, more: &str, rows: Vec<Vec<Value>>) -> io::Result<()> {
         let folder = self.out.join(name).join(partition);
         std::fs::create_dir_all(&folder)
             .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(&folder))))?;
@@ -151,7 +151,7 @@ impl Tables<'_> {
         let mut output = Output::create(&path, self.force)?;
         let schema = format!("message {name} {{{PROCESS}{more}\n}}");
         let mut table = Table::new(&mut output, &schema, VERSION)?;
-        table.rows(rows)?;
+        rows.into_iter().try_for_each(|row| table.add(row))?;
         table.close()?;
         output.finish()?;
         self.written.insert(path);
@@ -215,11 +215,11 @@ impl Process {
         let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
         let rows: Vec<Vec<Value>> = rows.collect();
         if !rows.is_empty() {
-            tables.add("devices", &partition, &file, DEVICES, &rows)?;
+            tables.add("devices", &partition, &file, DEVICES, rows)?;
         }
         done.processes += 1;
         if let Some(failure) = &self.job.finding().failure {
-            tables.add("failures", &partition, &file, FAILURES, &[self.failure_row(failure)])?;
+            tables.add("failures", &partition, &file, FAILURES, vec![self.failure_row(failure)])?;
             done.failures += 1;
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Process {
     }
 
     /// What the rows of both tables begin with.
-    fn row_of_process(&self, number: i16) -> Vec<Value<'_>> {
+    fn row_of_process(&self, number: i16) -> Vec<Value> {
         let (header, device) = (&self.job.header, self.device(number));
         let software = |wanted: &str| -> Value {
             let found = header.software.iter().find(|(name, _)| name == wanted);
@@ -259,7 +259,7 @@ impl Process {
         ]
     }
 
-    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value<'_>> {
+    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value> {
         let (job, all) = (&self.job, &ledger.all);
         let (outcome, status) = match job.state {
             State::Running | State::Dumped => ("running", None),
@@ -282,7 +282,7 @@ impl Process {
         row
     }
 
-    fn failure_row(&self, failure: &Failure) -> Vec<Value<'_>> {
+    fn failure_row(&self, failure: &Failure) -> Vec<Value> {
         let (finding, parts) = (self.job.finding(), failure.shortage.parts);
         let mut row = self.row_of_process(failure.scene.device);
         row.extend([
