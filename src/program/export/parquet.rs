@@ -203,7 +203,10 @@ impl<W: Write + Send> Table<W> {
 
     /// Adds a row, whose values are in the order of the schema.
     pub fn add(&mut self, row: impl IntoIterator<Item = Value>) -> io::Result<()> {
-        self.columns.iter_mut().zip(row).for_each(|(column, value)| column.add(value));
+        self.columns
+            .iter_mut()
+            .zip(row)
+            .for_each(|(column, value)| column.add(value));
         self.rows += 1;
         if self.rows == GROUP_ROWS {
             self.write().map_err(failed)?;
