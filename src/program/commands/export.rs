@@ -8,7 +8,6 @@ use base::text::shown;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
@@ -132,16 +131,13 @@ impl Export {
         for note in notes {
             say!("{note}");
         }
-        match told {
-            Some((told, _)) if self.json => escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?,
-            Some((_, line)) => say!("{line}"),
-            None => {}
+        if let Some((told, line)) = told {
+            super::print(self.json.then_some(told), |_| {
+                say!("{line}");
+                Ok(())
+            })?;
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::failed(problems.join("\n")))
-        }
+        Failure::unless_none(problems)
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have

@@ -34,6 +34,26 @@ pub fn columns() -> Option<usize> {
     columns.filter(|&columns| columns > 0)
 }
 
+/// Breaks lines at `width`: what goes on stands below the last column.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let column = line.trim_start().rfind("  ").map_or(indent, |at| indent + at + 2);
+        let mut now = line[..column].to_owned();
+        for (place, word) in line[column..].split(' ').enumerate() {
+            if place > 0 && now.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut now, " ".repeat(column)));
+            } else if place > 0 {
+                now.push(' ');
+            }
+            now.push_str(word);
+        }
+        lines.push(now);
+    }
+    lines.join("\n")
+}
+
 /// `text`, printed bold by escape sequences if `bold` is true.
 pub fn strong(text: &str, bold: bool) -> String {
     if bold {

@@ -53,11 +53,6 @@ fn spinner(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Opt
     })
 }
 
-/// For questions to the driver. Its length is set when it is known.
-pub fn asking() -> ProgressBar {
-    bar(0, "asked {pos} of {len} {wide_bar} {elapsed} {msg}")
-}
-
 /// For work of a known duration. Its position is in milliseconds.
 pub fn working(whole: Duration) -> ProgressBar {
     bar(whole.as_millis() as u64, "{wide_bar} {percent} % {elapsed} {msg}")

@@ -7,7 +7,7 @@ mod connection;
 mod dump;
 mod in_root;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use config::Change;
 use serde_json::Value;
 
 use self::connection::JournalOf;
+use super::print;
 use crate::analysis::watch::Watched;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::number::at_least;
 use crate::render::table::table;
@@ -108,7 +108,7 @@ impl Ctl {
             Order::Trim { device } => {
                 let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
                 let devices = ask(pid, &line)?["devices"].take();
-                print(json, &devices, |out| {
+                print(json.then_some(&devices), |out| {
                     devices.as_array().into_iter().flatten().try_for_each(|one| {
                         let bytes = size(one["given_back"].as_u64().unwrap_or(0));
                         writeln!(out, "device {}: {bytes} given back", short(&one["device"].to_string()))
@@ -117,7 +117,7 @@ impl Ctl {
             }
             Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
-                print(json, &dumped, |out| {
+                print(json.then_some(&dumped), |out| {
                     let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
                     write!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])?;
                     let lacks = dumped["pytorch"]
@@ -132,7 +132,7 @@ impl Ctl {
                     .map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
                 let value = value.replace(char::is_whitespace, "");
                 let answer = ask(pid, &format!("set {name} {value}"))?;
-                print(json, &answer, |out| {
+                print(json.then_some(answer), |out| {
                     writeln!(out, "process {pid}: {name} is {value} from now on")
                 })
             }
@@ -158,16 +158,6 @@ fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
     )))
 }
 
-fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = if json {
-        escaped::pretty(&mut out, answer)
-    } else {
-        text(&mut out)
-    };
-    written.map_err(Failure::unwritten)
-}
-
 fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure> {
     if let Some(object) = answer.as_object_mut() {
         object.remove("ok");
@@ -184,8 +174,8 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     let rows = wanted.iter().map(|(name, value)| row(name, value)).collect();
     answer["stats"] = Value::Object(wanted);
     let why = answer["not_known"].as_str().map(str::to_owned);
-    print(json, &answer, |mut out| {
-        table(&mut out, &["figure", "value", ""], &[1], rows)?;
+    print(json.then_some(answer), |out| {
+        table(out, &["figure", "value", ""], &[1], rows)?;
         match &why {
             Some(why) => writeln!(out, "Live bytes: {}", printable(why, LONGEST_TEXT)),
             None => Ok(()),

@@ -1,35 +1,34 @@
 //! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::de::DeserializeOwned;
 
 use super::probe::COMMAND;
 use crate::launch::environment::Environment;
-use crate::launch::processes::{End, Group, lines_of};
+use crate::launch::processes::{End, Group};
 use crate::render::format::duration;
 
-/// The most bytes that are kept of a child's standard error.
-const MOST_ERROR_BYTES: u64 = 16 << 10;
+/// The most bytes that are read of what a child wrote.
+const MOST_BYTES: u64 = 16 << 20;
 
 pub struct Answer {
     pub end: End,
-    pub lines: Vec<String>,
-    /// The child's standard error.
+    /// The child's standard output and standard error.
+    pub text: String,
     pub error_text: String,
 }
 
 impl Answer {
-    /// The last state that the child wrote.
-    pub fn last_state<T: DeserializeOwned + Default>(&self) -> T {
-        let mut states = self.lines.iter().rev().map(|line| serde_json::from_str(line));
-        states.find_map(Result::ok).unwrap_or_default()
+    /// The lines of this kind that the child wrote. A driver or a layer may have written others between them.
+    pub fn states<T: DeserializeOwned>(&self) -> impl DoubleEndedIterator<Item = T> {
+        self.text.lines().filter_map(|line| serde_json::from_str(line).ok())
     }
 
     /// Why `who` did not come to its end while it was at `doing`.
@@ -60,43 +59,26 @@ pub fn ask(environment: &Environment, preloads: &[PathBuf], limit: Duration) -> 
 
 /// As `ask`, with a command of the caller's.
 pub fn ask_by(command: &mut Command, limit: Duration) -> io::Result<Answer> {
+    // Files in memory. A process that stays behind may still write to them, which a pipe without a reader would not allow.
+    let file = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
+    let (text, error_text) = (file()?, file()?);
     command
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+        .stdout(text.try_clone()?)
+        .stderr(error_text.try_clone()?);
     let mut group = Group::start(command)?;
-    let lines = group.child().stdout.take().map(lines_of);
-    let error_text = group.child().stderr.take().map(beginning);
     let end = group.wait(limit, || {})?;
-    let all_ended = group.end();
+    group.end();
+    let [text, error_text] = [text, error_text].map(|mut file| {
+        let mut bytes = Vec::new();
+        let read = file
+            .rewind()
+            .and_then(|()| file.take(MOST_BYTES).read_to_end(&mut bytes));
+        read.map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    });
     Ok(Answer {
         end,
-        lines: lines.map(|lines| received(&lines, all_ended)).unwrap_or_default(),
-        error_text: error_text
-            .and_then(|error_text| received(&error_text, all_ended).pop())
-            .unwrap_or_default(),
+        text: text?,
+        error_text: error_text?,
     })
-}
-
-/// What a thread sends that reads a pipe. If all processes have ended, no process holds the other end of the pipe, so the
-/// thread ends too. Otherwise the thread may wait for ever, and only what it has sent already is taken.
-pub fn received<T>(receiver: &mpsc::Receiver<T>, all_ended: bool) -> Vec<T> {
-    if all_ended {
-        receiver.iter().collect()
-    } else {
-        receiver.try_iter().collect()
-    }
-}
-
-/// Starts a thread that reads a pipe to its end, and sends the beginning of what it read.
-fn beginning(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (send, text) = mpsc::channel();
-    thread::spawn(move || {
-        let (mut beginning, mut pipe) = (Vec::new(), pipe);
-        let _ = pipe.by_ref().take(MOST_ERROR_BYTES).read_to_end(&mut beginning);
-        // If the pipe were closed here, a process that writes more would get SIGPIPE and die.
-        let _ = io::copy(&mut pipe, &mut io::sink());
-        let _ = send.send(String::from_utf8_lossy(&beginning).into_owned());
-    });
-    text
 }

@@ -6,28 +6,25 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::Receiver;
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use base::text::shown;
 use base::verdict::{Outcome, Verdict};
 use config::Config;
-use indicatif::ProgressBar;
 use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::received;
+use super::ask::ask_by;
 use super::driver;
 use super::forecast::subject;
-use crate::escaped;
+use crate::commands;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
-use crate::launch::processes::{End, Group, lines_of};
+use crate::launch::processes::End;
 use crate::render::format::{duration, printable, strong, styled};
-use crate::render::progress;
 use crate::say::say;
 
 /// How long starting and ending a probe may take, beyond its limit.
@@ -40,12 +37,11 @@ const MOST_CHARACTERS: usize = 1000;
 struct Opening {
     device: String,
     outcome: String,
-    probes: u64,
 }
 
 /// One further line of the probes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Answer {
+#[derive(Serialize, Deserialize)]
+struct Probed {
     name: String,
     outcome: String,
     needed: bool,
@@ -66,7 +62,7 @@ struct Consequence {
 #[derive(Serialize)]
 struct Page<'a> {
     device: &'a str,
-    assumptions: &'a [Answer],
+    assumptions: &'a [Probed],
     strategies: &'a [Consequence],
     /// The file that later jobs read; `null` if it could not be written.
     stored: Option<String>,
@@ -76,7 +72,9 @@ struct Page<'a> {
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
     if io::stderr().is_terminal() {
         let limit = duration(limit.as_nanos() as u64);
-        say!("asking the driver; each question may take {limit}. No job should use the device meanwhile.");
+        say!(
+            "asking the driver for about a minute; a question that hangs takes {limit}. No job should use the device meanwhile."
+        );
     }
     let probes = find_probes()?;
     let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
@@ -86,12 +84,14 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     let mut command = Command::new(&probes);
     environment.apply(&mut command, &driver::layers_of(environment));
     command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut group =
-        Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
-    let lines = group.child().stdout.take().map(lines_of);
-    let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
-    let (opening, answers) = gather(&mut group, &lines, limit)?;
+    // Every probe may take all of its time.
+    let most = (limit + MARGIN) * 200;
+    let answer = ask_by(&mut command, most).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
+    let opening = answer.states::<Opening>().next();
+    let (End::By(_), Some(opening)) = (answer.end, opening) else {
+        return Err(Failure::failed(answer.failure("the program of the probes", "", most)));
+    };
+    let answers: Vec<Probed> = answer.states().collect();
     if Outcome::parse(&opening.outcome) != Some(Outcome::Holds) {
         return Err(no_answer(&format!("the driver does not answer: {}", opening.device)));
     }
@@ -112,12 +112,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         strategies: &consequences,
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
-    let shown = if as_json {
-        escaped::pretty(&mut io::stdout().lock(), &page)
-    } else {
-        show(&page)
-    };
-    shown.map_err(Failure::unwritten)?;
+    commands::print(as_json.then_some(&page), |out| show(out, &page))?;
     if consequences.iter().any(|consequence| consequence.instead.is_some()) {
         Err(Failure::answer(super::DIFFERS))
     } else {
@@ -125,42 +120,8 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     }
 }
 
-/// Reads the lines of the probes until the last probe has ended.
-fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Result<(Opening, Vec<Answer>), Failure> {
-    let bar = progress::asking();
-    let mut opening: Option<Opening> = None;
-    let mut answers = Vec::new();
-    let mut take = |line: String, bar: &ProgressBar| match &opening {
-        None => {
-            opening = serde_json::from_str(&line).ok();
-            bar.set_length(opening.as_ref().map_or(0, |opening| opening.probes));
-        }
-        Some(_) => {
-            if let Ok(answer) = serde_json::from_str::<Answer>(&line) {
-                bar.set_message(answer.name.clone());
-                bar.inc(1);
-                answers.push(answer);
-            }
-        }
-    };
-    // Every probe may take all of its time.
-    let most = (limit + MARGIN) * 200;
-    let end = group.wait(most, || lines.try_iter().for_each(|line| take(line, &bar)));
-    let all_ended = group.end();
-    received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
-    match (end.map_err(Failure::failed)?, opening) {
-        (End::By(_), Some(opening)) => Ok((opening, answers)),
-        (End::By(status), None) => Err(Failure::failed(format!("the probes said nothing ({status})"))),
-        (End::TooLong, _) => Err(Failure::failed(format!(
-            "the probes did not end within {}",
-            duration(most.as_nanos() as u64)
-        ))),
-        (End::Interrupted, _) => Err(Failure::failed("interrupted")),
-    }
-}
-
-fn verdict_of(answers: &[Answer]) -> Verdict {
-    let outcome = |answer: &Answer| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
+fn verdict_of(answers: &[Probed]) -> Verdict {
+    let outcome = |answer: &Probed| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
     Verdict {
         asked_s: UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs()),
         outcomes: answers.iter().filter_map(outcome).collect(),
@@ -188,8 +149,7 @@ fn words(outcome: &str) -> &str {
     }
 }
 
-fn show(page: &Page) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+fn show(out: &mut impl Write, page: &Page) -> io::Result<()> {
     let bold = styled();
     writeln!(out, "{}\n", printable(page.device, MOST_CHARACTERS))?;
     for answer in page.assumptions {
@@ -214,5 +174,5 @@ fn show(page: &Page) -> io::Result<()> {
     if let Some(path) = &page.stored {
         writeln!(out, "\nStored for later jobs: {}", shown(Path::new(path)))?;
     }
-    out.flush()
+    Ok(())
 }

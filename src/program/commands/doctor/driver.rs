@@ -36,7 +36,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             return;
         }
     };
-    let driver: Driver = answer.last_state();
+    let driver = last_state(&answer);
     match answer.end {
         End::By(_) if driver.done => describe(told, &driver),
         End::Interrupted => return,
@@ -44,7 +44,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             let how = failure(&answer, &driver, limit);
             let is_layered = layers.iter().any(|path| !environment.is_beside(path));
             let alone = is_layered.then(|| ask(environment, &[], limit));
-            let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
+            let answers = |answer: Answer| last_state(&answer).done && matches!(answer.end, End::By(_));
             if alone.is_some_and(|answer| answer.is_ok_and(answers)) {
                 told.problem(format!("{how}; without what LD_PRELOAD names it answers"))
                     .advise("A preloaded library causes this: leave it out, or update it.");
@@ -63,7 +63,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
 /// Asks the driver for what needs it: fails if it has no device that answers.
 pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, Failure> {
     let answer = ask(environment, &layers_of(environment), limit).map_err(Failure::failed)?;
-    let driver: Driver = answer.last_state();
+    let driver = last_state(&answer);
     let why = match (&driver.load_error, driver.init) {
         (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
         (None, Some(code)) if code != 0 => format!("cuInit answered {} ({code})", names::result_name(code)),
@@ -72,6 +72,11 @@ pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, 
         _ => return Ok(driver),
     };
     Err(Failure::failed(format!("{why}; `vramshim doctor` says more")))
+}
+
+/// What the child knew when it began its last step.
+fn last_state(answer: &Answer) -> Driver {
+    answer.states().next_back().unwrap_or_default()
 }
 
 /// What the job preloads beside the library.

@@ -17,7 +17,6 @@ mod probe;
 mod report;
 mod settings;
 
-use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -25,7 +24,6 @@ use config::{Config, ConfigError, parse_duration};
 use serde_json::json;
 
 use self::report::Findings;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::options::JobOptions;
@@ -150,14 +148,12 @@ impl Doctor {
             }
         }
         let worst = findings.worst();
-        let shown = if self.json {
-            let (driver, forecast) = (setup.driver, setup.forecast);
-            let page = json!({"findings": findings.list, "worst": worst, "driver": driver, "forecast": forecast});
-            escaped::pretty(&mut io::stdout().lock(), &page)
-        } else {
-            report::table(&findings)
+        let page = || {
+            json!({
+                "findings": findings.list, "worst": worst, "driver": setup.driver, "forecast": setup.forecast,
+            })
         };
-        shown.map_err(Failure::unwritten)?;
+        super::print(self.json.then(page), |out| findings.write(out))?;
         match worst.exit_code() {
             0 => Ok(()),
             code => Err(Failure::answer(code)),

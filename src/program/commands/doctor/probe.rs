@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Listed};
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
+use crate::failure::Failure;
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
@@ -122,7 +123,7 @@ impl Driver {
 }
 
 /// What the driver reports about itself and its devices.
-pub fn answer() {
+pub fn answer() -> Result<(), Failure> {
     let mut known = Driver::default();
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
@@ -131,6 +132,7 @@ pub fn answer() {
     }
     known.done = true;
     known.tell();
+    Ok(())
 }
 
 fn ask_library(library: &Library, known: &mut Driver) {

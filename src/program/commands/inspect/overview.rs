@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::Read;
 use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
@@ -12,9 +11,9 @@ use crate::render::format::{self, count, duration, printable, shown, size, stron
 use crate::render::table::table;
 
 /// Writes a line for each process.
-pub fn overview(out: &mut impl Write, jobs: &[Read], bold: bool) -> io::Result<()> {
+pub fn overview(out: &mut impl Write, jobs: &[&Job]) -> io::Result<()> {
     let mut rows = Vec::new();
-    for Read { job, .. } in jobs {
+    for job in jobs {
         let sum = |bytes: fn(&Totals) -> u64| {
             let ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
             size(ledgers.map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add))
@@ -40,7 +39,11 @@ pub fn overview(out: &mut impl Write, jobs: &[Read], bold: bool) -> io::Result<(
             shown(Path::new(job.path.file_name().unwrap_or_default())),
         ]);
     }
-    writeln!(out, "{}", strong(&format!("{} processes", jobs.len()), bold))?;
+    writeln!(
+        out,
+        "{}",
+        strong(&format!("{} processes", jobs.len()), format::styled())
+    )?;
     let titles = [
         "pid",
         "rank",
@@ -58,7 +61,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Read], bold: bool) -> io::Result<(
         "journal",
     ];
     table(out, &titles, &[6, 7, 8, 9, 10, 11, 12], rows)?;
-    let runs = runs(jobs.iter().collect(), |read: &&Read| read.job.span());
+    let runs = runs(jobs.to_vec(), |job| job.span());
     if runs.len() > 1 {
         writeln!(out, "{} runs, which did not overlap", runs.len())?;
     }

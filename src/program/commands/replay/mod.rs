@@ -8,7 +8,6 @@ pub use for_report::for_report;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use indicatif::{ProgressBar, ProgressFinish};
 use policy::{Settings, Strategy};
 use prices::Prices;
 
-use crate::escaped;
 use crate::failure::Failure;
 use crate::import::plain_file;
 use crate::journals::{named, only};
@@ -192,13 +190,9 @@ impl Replay {
             rows: &rows,
             not_known: &not_known,
         };
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        let printed = if self.json {
-            escaped::pretty(&mut out, &json::json_of(&played))
-        } else {
-            table::print(&mut out, &played)
-        };
-        printed.and_then(|()| out.flush()).map_err(Failure::unwritten)
+        super::print(self.json.then(|| json::json_of(&played)), |out| {
+            table::print(out, &played)
+        })
     }
 
     fn prices(&self) -> Result<Prices, Failure> {

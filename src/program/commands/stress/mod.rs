@@ -114,7 +114,7 @@ impl Stress {
         let mut run = self.run();
         if let Ok(run) = &mut run {
             run.against = before.map(|before| Comparison::new(&before, run));
-            page::print(run, self.json).map_err(Failure::unwritten)?;
+            super::print(self.json.then_some(&*run), |out| page::write(out, run))?;
         }
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);

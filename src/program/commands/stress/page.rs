@@ -1,10 +1,9 @@
-//! The outcome of a run for people, and as JSON.
+//! The outcome of a run for people.
 
 use std::io::{self, Write};
 
 use base::text::many;
 
-use crate::escaped;
 use crate::render::format::{count, printable, size};
 use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
 
@@ -13,11 +12,7 @@ const WORTH_TELLING: f64 = 1.5;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
-pub fn print(run: &Baseline, as_json: bool) -> io::Result<()> {
-    let out = &mut io::stdout().lock();
-    if as_json {
-        return escaped::pretty(out, run);
-    }
+pub fn write(out: &mut impl Write, run: &Baseline) -> io::Result<()> {
     let driver = run.driver.as_deref().unwrap_or("not known");
     let (major, minor) = (run.cuda_version / 1000, run.cuda_version % 1000 / 10);
     let mut lines = vec![format!("Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)];

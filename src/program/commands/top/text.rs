@@ -2,10 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::super::wrapped;
 use super::machine::Machine;
 use super::{devices, events, rows};
-use crate::render::format::{columns, printable};
+use crate::render::format::{columns, printable, wrapped};
 use crate::render::table::{Column, lay_out};
 
 /// The latest events that are printed.

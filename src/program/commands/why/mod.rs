@@ -4,7 +4,6 @@ mod explanation;
 mod first_death;
 mod holders_and_next;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,7 +13,6 @@ use crate::analysis::finding::Verdict;
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::live_set::Catcher;
 use crate::analysis::rank::rank;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with, named};
@@ -144,14 +142,9 @@ impl Why {
         let holders = holders(job, set, self.top);
         let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
         let answer = Answer::new(job, holders, Ok(replay));
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            escaped::pretty(&mut out, &page(&run, &answer))
-        } else {
-            explanation::page(&mut out, &run, &answer, format::styled())
-        }
-        .and_then(|()| out.flush())
-        .map_err(Failure::unwritten)?;
+        super::print(self.json.then(|| page(&run, &answer)), |out| {
+            explanation::page(out, &run, &answer, format::styled())
+        })?;
         match code(job) {
             0 if problems.is_empty() => Ok(()),
             0 => Err(Failure::answer(1)),

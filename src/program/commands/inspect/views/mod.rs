@@ -2,10 +2,10 @@
 
 mod diff;
 mod growers;
-mod holders_at;
+pub mod holders_at;
 mod leaks;
-mod study;
-mod when;
+pub mod study;
+pub mod when;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -144,9 +144,7 @@ impl Views {
                 .filter(|_| !found)
                 .map(|why| format!("there is no such moment: {why}")),
         );
-        if !problems.is_empty() {
-            return Err(Failure::failed(problems.join("\n")));
-        }
+        Failure::unless_none(&problems)?;
         match (self.fail_above, rise) {
             (Some(Share(most)), Some(rise)) if rise > most => Err(Failure::new(
                 ROSE,
