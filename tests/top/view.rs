@@ -62,9 +62,9 @@ fn changes_are_shown() {
     // Sorted by device, the first row is the device on which the allocation fails.
     assert!(terminal.text().contains("by gpu"));
     terminal.press(LEFT);
-    terminal.until("the order", |text| text.contains("by command"));
+    terminal.until("the order", |text| text.contains("by strategy"));
     terminal.press(&LEFT.repeat(2));
-    terminal.until("the order", |text| text.contains("by dev"));
+    terminal.until("the order", |text| text.contains("by host"));
     job.tell("fail");
     terminal.until("the failure", failures);
     terminal.quit();
@@ -140,10 +140,10 @@ fn signals_end_it_though_the_terminal_takes_no_output() {
 }
 
 #[test]
-fn a_job_is_followed_and_processes_are_filtered() {
+fn processes_are_filtered_and_all_events_are_shown() {
     let (mut job, mut terminal) = one(24, 80);
     let pid = job.pid();
-    terminal.press("f");
+    terminal.press("/paced\r");
     terminal.until("the job", |text| {
         text.contains("with \"paced\" in a column") && lines_of(text, pid).len() == 2
     });

@@ -152,7 +152,7 @@ impl JobPage {
                 size(totals.bytes),
             ]
         });
-        self.list(out, "By API", &["api", "calls", "failed", "bytes"], &[1, 2, 3], rows)
+        self.list(out, "By API", "api|>calls|>failed|>bytes", rows)
     }
 
     fn failures(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
@@ -169,8 +169,8 @@ impl JobPage {
                 duration(failure.last_ns),
             ]
         });
-        let titles = ["api", "result", "count", "by limit", "by guard", "last size", "last at"];
-        self.list(out, "Failures", &titles, &[2, 3, 4, 5, 6], rows)
+        let titles = "api|result|>count|>by limit|>by guard|>last size|>last at";
+        self.list(out, "Failures", titles, rows)
     }
 
     /// Writes a table of the first rows under a heading, which says how many there are in all. Without rows, writes nothing.
@@ -178,8 +178,7 @@ impl JobPage {
         &self,
         out: &mut impl Write,
         name: &str,
-        titles: &[&'static str],
-        right: &[usize],
+        titles: &str,
         rows: impl ExactSizeIterator<Item = Vec<String>>,
     ) -> io::Result<()> {
         let (shown, total) = (rows.len().min(self.top), rows.len());
@@ -192,7 +191,7 @@ impl JobPage {
             String::new()
         };
         self.heading(out, &format!("{name}{more}"))?;
-        table(out, titles, right, rows.take(shown).collect())
+        table(out, titles, rows.take(shown).collect())
     }
 
     fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
@@ -303,16 +302,9 @@ fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
     {
         rows.remove(0); // the only class says it all
     }
-    let titles = [
-        "class",
-        "requested",
-        "peak",
-        "allocated",
-        "peak",
-        "reserved",
-        "peak",
-        "count",
-        "live",
-    ];
-    table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
+    table(
+        out,
+        "class|>requested|>peak|>allocated|>peak|>reserved|>peak|>count|>live",
+        rows,
+    )
 }

@@ -10,11 +10,7 @@ use super::table::table;
 enum Part {
     Heading(String),
     Line(String),
-    Table {
-        titles: Vec<&'static str>,
-        right: Vec<usize>,
-        rows: Vec<Vec<String>>,
-    },
+    Table(String, Vec<Vec<String>>),
 }
 
 #[derive(Default)]
@@ -32,13 +28,9 @@ impl Page {
         self.parts.push(Part::Line(text.into()));
     }
 
-    /// A table; the columns in `right` are aligned to the right.
-    pub fn table(&mut self, titles: &[&'static str], right: &[usize], rows: Vec<Vec<String>>) {
-        self.parts.push(Part::Table {
-            titles: titles.to_vec(),
-            right: right.to_vec(),
-            rows,
-        });
+    /// A table, with titles as `render::table` takes them.
+    pub fn table(&mut self, titles: impl Into<String>, rows: Vec<Vec<String>>) {
+        self.parts.push(Part::Table(titles.into(), rows));
     }
 
     pub fn json(&mut self, name: &str, value: impl Into<Value>) {
@@ -65,7 +57,7 @@ impl Page {
                     writeln!(out, "{}", strong(&text, bold))?;
                 }
                 Part::Line(text) => writeln!(out, "{text}")?,
-                Part::Table { titles, right, rows } => table(out, &titles, &right, rows)?,
+                Part::Table(titles, rows) => table(out, &titles, rows)?,
             }
             is_first = false;
         }

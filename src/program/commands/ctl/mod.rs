@@ -175,7 +175,7 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     answer["stats"] = Value::Object(wanted);
     let why = answer["not_known"].as_str().map(str::to_owned);
     print(json.then_some(answer), |out| {
-        table(out, &["figure", "value", ""], &[1], rows)?;
+        table(out, "figure|>value|", rows)?;
         match &why {
             Some(why) => writeln!(out, "Live bytes: {}", printable(why, LONGEST_TEXT)),
             None => Ok(()),

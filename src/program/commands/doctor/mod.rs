@@ -20,7 +20,7 @@ mod settings;
 use std::time::Duration;
 
 use clap::Args;
-use config::{Config, ConfigError, parse_duration};
+use config::{Config, ConfigError};
 use serde_json::json;
 
 use self::report::Findings;
@@ -62,16 +62,12 @@ pub struct Doctor {
     json: bool,
 
     /// How long the driver may take to answer, such as 30s or 2min [default: 30s; with --assumptions 10s a question]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = super::time)]
     timeout: Option<Duration>,
 
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
     #[arg(long)]
     assumptions: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    parse_duration(text).ok_or("a number with a unit (ms, s, m or min, h), such as 30s")
 }
 
 /// The job as it would run here, and what the checks found out about it.

@@ -44,23 +44,9 @@ pub fn overview(out: &mut impl Write, jobs: &[&Job]) -> io::Result<()> {
         "{}",
         strong(&format!("{} processes", jobs.len()), format::styled())
     )?;
-    let titles = [
-        "pid",
-        "rank",
-        "job",
-        "strategy",
-        "ended",
-        "started",
-        "duration",
-        "peak alloc.",
-        "peak res.",
-        "live",
-        "failures",
-        "lost",
-        "damaged",
-        "journal",
-    ];
-    table(out, &titles, &[6, 7, 8, 9, 10, 11, 12], rows)?;
+    const TITLES: &str = "pid|rank|job|strategy|ended|started|>duration|>peak alloc.|>peak res.|>live|>failures|>lost|>damaged\
+                          |journal";
+    table(out, TITLES, rows)?;
     let runs = runs(jobs.to_vec(), |job| job.span());
     if runs.len() > 1 {
         writeln!(out, "{} runs, which did not overlap", runs.len())?;

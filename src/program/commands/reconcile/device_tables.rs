@@ -14,7 +14,7 @@ pub fn write(out: &mut impl Write, round: &Round) -> io::Result<()> {
     let bold = format::styled();
     for device in &round.devices {
         writeln!(out, "{}", strong(&heading(device), bold))?;
-        table(out, &["who", "what", "bytes", "known from"], &[2], rows(device))?;
+        table(out, "who|what|>bytes|known from", rows(device))?;
         for note in &device.notes {
             writeln!(out, "  {}", printable(note, 400))?;
         }

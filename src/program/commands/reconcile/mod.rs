@@ -93,10 +93,9 @@ impl Reconcile {
                 targets.insert(Target { journal, pid: None });
             }
         }
-        if problems.is_empty() {
-            Ok(targets.into_iter().collect())
-        } else {
-            Err(Failure::refused(problems.join("\n")))
+        match problems.is_empty() {
+            true => Ok(targets.into_iter().collect()),
+            false => Err(Failure::refused(problems.join("\n"))),
         }
     }
 }

@@ -43,29 +43,16 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
     for note in &trace.notes {
         writeln!(out, "{note}")?;
     }
-    let heads = [
-        "strategy",
-        "peak reserved",
-        "utilisation",
-        "driver calls",
-        "driver time",
-        "waits to allocate",
-        "to free",
-        "waiting",
-        "of trace",
-        "smallest device",
-        "fits",
-    ];
+    const HEADS: &str = "strategy|>peak reserved|>utilisation|>driver calls|>driver time|>waits to allocate|>to free|>waiting\
+                         |>of trace|>smallest device|fits";
     let rows = played.rows.iter().map(|row| cells(row, trace));
     let not_known = played.not_known.iter().map(|&(name, why)| {
-        let mut cells = vec!["-".to_owned(); heads.len()];
-        cells[0] = name.to_owned();
-        cells[heads.len() - 1] = format!("not known: {why}");
+        let mut cells = vec!["-".to_owned(); HEADS.split('|').count()];
+        let last = cells.len() - 1;
+        (cells[0], cells[last]) = (name.to_owned(), format!("not known: {why}"));
         cells
     });
-    let rows = rows.chain(not_known).collect();
-    let numbers: Vec<usize> = (1..heads.len() - 1).collect();
-    table(out, &heads, &numbers, rows)
+    table(out, HEADS, rows.chain(not_known).collect())
 }
 
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {

@@ -201,12 +201,9 @@ impl Machine {
     }
 
     fn named_journals(&self) -> Vec<PathBuf> {
-        let journals = |path: &PathBuf| {
-            if path.is_dir() {
-                journals_in(path).unwrap_or_default()
-            } else {
-                vec![path.clone()]
-            }
+        let journals = |path: &PathBuf| match path.is_dir() {
+            true => journals_in(path).unwrap_or_default(),
+            false => vec![path.clone()],
         };
         self.paths.iter().flat_map(journals).collect()
     }

@@ -18,7 +18,6 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use config::parse_duration;
 
 use crate::escaped;
 use crate::failure::Failure;
@@ -36,7 +35,7 @@ Examples:
 
 Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
 marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \
-filters by any column, f by the name of the chosen process's job, Esc or f shows all; d moves the devices; q quits.
+filters by any column, Esc shows all; q quits.
 
 A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
@@ -70,17 +69,9 @@ pub struct Top {
     #[arg(long)]
     json: bool,
 
-    /// Time between two updates, 100ms to 1h
-    #[arg(long, value_name = "TIME", default_value = "1s", conflicts_with = "once", value_parser = interval)]
+    /// Time between two updates, such as 500ms, 2s or 1min
+    #[arg(long, value_name = "TIME", default_value = "1s", conflicts_with = "once", value_parser = super::time)]
     interval: Duration,
-}
-
-fn interval(text: &str) -> Result<Duration, &'static str> {
-    let bare = text.parse::<f64>().is_ok();
-    let given = parse_duration(&if bare { format!("{text}s") } else { text.to_owned() });
-    given
-        .filter(|given| (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(given))
-        .ok_or("give a time from 100ms to 1h, such as 500ms, 2s or 1min")
 }
 
 impl Top {
@@ -92,28 +83,27 @@ impl Top {
             ));
         }
         let mut machine = Machine::new(&self.only)?;
-        match (self.once, printed) {
-            (true, _) => self.print_once(&mut machine),
-            (false, true) => self.print_on(&mut machine),
-            (false, false) => terminal::run(machine, self.interval),
+        match printed {
+            true => self.print_on(&mut machine),
+            false => terminal::run(machine, self.interval),
         }
     }
 
-    fn print_once(&self, machine: &mut Machine) -> Result<(), Failure> {
-        read_all(machine);
-        machine.finish();
-        machine.ask();
-        self.print(machine)
-    }
-
-    /// Prints at each update, until a signal ends the program.
+    /// Prints once, or at each update until a signal ends the program.
     fn print_on(&self, machine: &mut Machine) -> Result<(), Failure> {
         let mut next = Instant::now();
         loop {
             read_all(machine);
-            machine.refresh();
+            if self.once {
+                machine.finish();
+            } else {
+                machine.refresh();
+            }
             machine.ask();
             self.print(machine)?;
+            if self.once {
+                return Ok(());
+            }
             // Updates that were missed, because this program was stopped for example, are left out.
             next = (next + self.interval).max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));

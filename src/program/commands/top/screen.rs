@@ -17,7 +17,7 @@ use super::machine::Machine;
 use super::rows::{self, COLUMNS, Row};
 use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
-use crate::render::format::{duration, printable, styled};
+use crate::render::format::{many, printable, styled};
 use crate::render::job_page::JobPage;
 use crate::render::table::lay_out;
 
@@ -28,8 +28,7 @@ const READ_SHARE: u32 = 20;
 /// The lines of the screen from which on there is room for events.
 const ROOM_FOR_EVENTS: u16 = 14;
 
-const HELP: &str =
-    "q quit \u{2191}\u{2193} row Enter open \u{2190}\u{2192} sort r reverse / filter f its job e events d devices";
+const HELP: &str = "q quit \u{2191}\u{2193} row Enter open \u{2190}\u{2192} sort r reverse / filter e events";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
 
@@ -49,9 +48,8 @@ pub struct Screen {
     /// The chosen row: its process and its device, and its index when it was drawn last.
     chosen: Option<(FileId, Option<i16>)>,
     place: usize,
-    /// The first row, and the first device, that are in sight.
+    /// The first row that is in sight.
     first: usize,
-    first_device: usize,
     opened: Option<Page>,
     scroll: usize,
     /// Height of the lower part in lines; known after the first drawing.
@@ -64,11 +62,10 @@ pub struct Screen {
     /// The rows with those that the filter leaves out.
     all: usize,
     devices: Vec<DeviceRow>,
-    /// The lines of the opened page, when it was made and how long that took.
+    /// The lines of the opened page; when it was made, how long that took, and how many bytes of the journal it shows; and
+    /// the title that says of when it is.
     text: Vec<String>,
-    made: Option<(Instant, Duration)>,
-    /// How many bytes of the journal that page shows, and the title that says of when it is.
-    shown: u64,
+    made: Option<(Instant, Duration, u64)>,
     as_of: String,
     /// The latest events as text, and whether each is a failure.
     events: Vec<(String, bool)>,
@@ -127,35 +124,22 @@ impl Screen {
         };
         // The whole journal is read again, unless nothing is new.
         let (read, _) = watched.progress();
-        let is_new = self.shown != read;
-        if let Some((at, took)) = self
-            .made
-            .filter(|(at, took)| !is_new || at.elapsed() < *took * READ_SHARE)
-        {
-            if is_new {
-                let ago = duration(at.elapsed().as_secs() * 1_000_000_000);
-                let took = duration(took.as_nanos() as u64);
-                let title = self.as_of.split(", older").next().unwrap_or_default();
-                self.as_of = format!("{title}, older than the journal by {ago}: to read it takes {took}");
-            }
+        let is_fresh = |(at, took, shown): (Instant, Duration, u64)| shown == read || at.elapsed() < took * READ_SHARE;
+        if self.made.is_some_and(is_fresh) {
             return;
         }
         let begin = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.as_of = format!("{} as of {}", watched.pid, events::clock(now.as_nanos() as u64));
-        self.shown = read;
-        let page = JobPage {
-            top: ENTRIES,
-            bold: false,
-        };
+        let (top, bold) = (ENTRIES, false);
         let mut text = Vec::new();
         // Writing to memory cannot fail.
         let _ = match Job::load(&watched.path, |_, _| {}) {
-            Ok(job) => page.job(&mut text, &job),
+            Ok(job) => JobPage { top, bold }.job(&mut text, &job),
             Err(error) => writeln!(text, "{error}"),
         };
         self.text = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
-        self.made = Some((begin, begin.elapsed()));
+        self.made = Some((begin, begin.elapsed(), read));
     }
 
     /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
@@ -196,16 +180,6 @@ impl Screen {
                 self.filter.clear();
                 self.refresh(machine);
             }
-            (KeyCode::Char('f'), None) => {
-                let job = self.rows.get(self.place()).map(|row| row.job().to_owned());
-                self.filter = if self.filter.is_empty() {
-                    job.unwrap_or_default()
-                } else {
-                    String::new()
-                };
-                self.refresh(machine);
-            }
-            (KeyCode::Char('d'), None) => self.first_device += 1,
             (KeyCode::Left | KeyCode::Char('<'), None) => self.sort_by_next(COLUMNS.len() - 1),
             (KeyCode::Right | KeyCode::Char('>'), None) => self.sort_by_next(1),
             (KeyCode::Char('r'), None) => {
@@ -214,11 +188,9 @@ impl Screen {
             }
             (KeyCode::Enter | KeyCode::Char('e'), None) => {
                 self.choose(self.place());
-                let process = self.chosen.map(|(id, _)| Page::Process(id));
-                self.opened = if key == KeyCode::Enter {
-                    process
-                } else {
-                    Some(Page::Events)
+                self.opened = match key {
+                    KeyCode::Enter => self.chosen.map(|(id, _)| Page::Process(id)),
+                    _ => Some(Page::Events),
                 };
                 (self.made, self.scroll) = (None, 0);
                 self.open(machine);
@@ -256,17 +228,13 @@ impl Screen {
             _ => 0,
         };
         let has_events = is_list && !self.events.is_empty() && height >= ROOM_FOR_EVENTS;
-        let events = if has_events {
-            (self.events.len() + 1).min(usize::from(height / 6)) as u16
-        } else {
-            0
-        };
+        let events = has_events.then(|| (self.events.len() + 1).min(usize::from(height / 6)) as u16);
         let note = u16::from(!self.note.is_empty());
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Max(devices),
             Constraint::Min(1),
-            Constraint::Length(events),
+            Constraint::Length(events.unwrap_or(0)),
             Constraint::Length(note),
             Constraint::Length(1),
         ])
@@ -310,13 +278,12 @@ impl Screen {
         let mut ids: Vec<FileId> = self.rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let number = |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
-        let mut title = format!(
-            "vramshim top  {}  {}  by {}",
-            number(ids.len(), "process", "processes"),
-            number(self.devices.len(), "device", "devices"),
-            COLUMNS[self.sort].title
-        );
+        let processes = match ids.len() {
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        let (devices, by) = (many(self.devices.len() as u64, "device"), COLUMNS[self.sort].title);
+        let mut title = format!("vramshim top  {processes}  {devices}  by {by}");
         if self.reversed {
             title.push_str(", reversed");
         }
@@ -331,22 +298,11 @@ impl Screen {
         let (lines, count) = (usize::from(area.height), self.devices.len());
         // If they do not all fit, a line says so.
         let shown = if count < lines { count } else { lines.saturating_sub(2) };
-        self.first_device %= (count.saturating_sub(shown) + 1).max(1);
-        let laid = lay_out(
-            &devices::COLUMNS,
-            &devices::texts(&self.devices),
-            usize::from(area.width),
-            None,
-        );
+        let (texts, room) = (devices::texts(&self.devices), usize::from(area.width));
+        let laid = lay_out(&devices::COLUMNS, &texts, room, None);
         let mut text = vec![Line::styled(laid.header, self.style(Modifier::BOLD))];
-        text.extend(
-            laid.rows
-                .into_iter()
-                .skip(self.first_device)
-                .take(shown)
-                .map(Line::from),
-        );
-        text.push(Line::from(format!("{} more devices: press d", count - shown)));
+        text.extend(laid.rows.into_iter().take(shown).map(Line::from));
+        text.push(Line::from(format!("{} more devices: --once shows all", count - shown)));
         frame.render_widget(Paragraph::new(text), area);
     }
 
@@ -357,12 +313,8 @@ impl Screen {
         let texts: Vec<Vec<String>> = self.rows.iter().map(Row::texts).collect();
         // The mark of the chosen row takes two characters.
         let room = usize::from(area.width).saturating_sub(2);
-        let laid = lay_out(
-            &COLUMNS,
-            &texts,
-            room,
-            Some((self.sort, if self.reversed { '^' } else { '*' })),
-        );
+        let mark = if self.reversed { '^' } else { '*' };
+        let laid = lay_out(&COLUMNS, &texts, room, Some((self.sort, mark)));
         let (lines, count) = (usize::from(area.height), self.rows.len());
         let falls_off = count >= lines || !laid.left_out.is_empty();
         self.page = lines.saturating_sub(1 + usize::from(falls_off)).max(1);
@@ -372,11 +324,8 @@ impl Screen {
             None => self.place = 0,
         }
         let last_first = count.saturating_sub(self.page);
-        self.first = self
-            .first
-            .max((place + 1).saturating_sub(self.page))
-            .min(place)
-            .min(last_first);
+        let first = self.first.max((place + 1).saturating_sub(self.page));
+        self.first = first.min(place).min(last_first);
         let mut text = vec![Line::styled(format!("  {}", laid.header), self.style(Modifier::BOLD))];
         let rows = self.rows.iter().zip(&laid.rows).enumerate();
         text.extend(rows.skip(self.first).take(self.page).map(|(number, (row, line))| {
@@ -403,16 +352,11 @@ impl Screen {
         self.scroll = self.scroll.min(self.text.len().saturating_sub(height));
         let text = self.text.iter().skip(self.scroll).take(height);
         let lines: Vec<Line> = text.map(|line| Line::from(printable(line, 1000))).collect();
-        let page = Paragraph::new(lines);
-        let is_table = self.opened != Some(Page::Events);
-        frame.render_widget(
-            if is_table {
-                page
-            } else {
-                page.wrap(Wrap { trim: false })
-            },
-            area,
-        );
+        let mut page = Paragraph::new(lines);
+        if self.opened == Some(Page::Events) {
+            page = page.wrap(Wrap { trim: false });
+        }
+        frame.render_widget(page, area);
     }
 }
 

@@ -83,12 +83,7 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
             let (what, oldest) = (printable(&holder.what, 200), duration(holder.oldest_ns));
             vec![size(holder.bytes), count(holder.count), what, oldest]
         });
-        table(
-            out,
-            &["bytes", "count", "what", "oldest from"],
-            &[0, 1, 3],
-            rows.collect(),
-        )?;
+        table(out, ">bytes|>count|what|>oldest from", rows.collect())?;
     }
     if !answer.next.is_empty() {
         writeln!(out, "\n{}", strong("Next", bold))?;
@@ -136,12 +131,7 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             job.finding().verdict.words().to_owned(),
         ]
     });
-    table(
-        out,
-        &["pid", "rank", "host", "job", "ended", "died", "verdict"],
-        &[0, 5],
-        rows.collect(),
-    )
+    table(out, ">pid|rank|host|job|ended|>died|verdict", rows.collect())
 }
 
 /// The device's bytes at the failure, which sum to the device; and those of the limit if it refused the request.
@@ -151,12 +141,7 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
     if let Some(parts) = &shortage.parts {
         let title = format!("Device {} at {}", scene.device, duration(scene.time_ns));
         writeln!(out, "\n{}", strong(&title, bold))?;
-        table(
-            out,
-            &["who", "what", "size", "bytes"],
-            &[2, 3],
-            rows(answer, parts.whose(), parts.total),
-        )?;
+        table(out, TITLES, rows(answer, parts.whose(), parts.total))?;
         if let (Some(layer), Some(shown)) = (job.header.layer(), shortage.shown) {
             let [layer, free, total] = [printable(layer, 200), size(shown.free), size(shown.total)];
             let told = if parts.of_layer {
@@ -186,8 +171,10 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
         rows.push(row("group".to_owned(), "used in all", allowance.used));
     }
     rows.push(row(String::new(), "left", allowance.room()));
-    table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
+    table(out, TITLES, rows)
 }
+
+const TITLES: &str = "who|what|>size|>bytes";
 
 fn row(who: String, what: &str, bytes: impl TryInto<i64>) -> Vec<String> {
     let bytes = bytes.try_into().unwrap_or(i64::MAX);
