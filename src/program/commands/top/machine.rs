@@ -161,10 +161,6 @@ impl Machine {
         self.under_the_library.contains(&pid)
     }
 
-    pub fn process(&self, id: FileId) -> Option<&Watched> {
-        self.watched.get(&id).map(|(watched, _)| watched)
-    }
-
     /// Bytes read of all journals, and their total size.
     pub fn progress(&self) -> (u64, u64) {
         let both = self.watched.values().map(|(watched, _)| watched.progress());

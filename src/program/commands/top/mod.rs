@@ -33,9 +33,9 @@ Examples:
   vramshim top --once --json | jq '.devices[].free'     # where does it fit?
   vramshim top --json --interval 5s >> top.jsonl
 
-Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
-marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \
-filters by any column, Esc shows all; q quits.
+Keys: left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / filters by any \
+column, Esc shows all; up, down and the page keys (or k and j) scroll; e shows all failures and marks, Esc goes back; q quits. \
+`vramshim inspect` shows one process in full, also while it runs.
 
 A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
 else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
