@@ -5,10 +5,8 @@ use std::io::{self, Write};
 use base::text::many;
 
 use crate::render::format::{count, printable, size};
-use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
+use crate::stress::baseline::{Baseline, Comparison, Device};
 
-/// A price that changed by less than this factor is not told.
-const WORTH_TELLING: f64 = 1.5;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
@@ -76,15 +74,5 @@ fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
             one.now,
             one.before
         ));
-    }
-    let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
-    let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();
-    let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
-    lines.push(format!(
-        "  {changed} of {all} prices changed by half or more; --json lists all."
-    ));
-    for price in told.iter().take(10) {
-        let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
-        lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }
 }
