@@ -16,14 +16,13 @@ use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::ask_by;
 use super::driver;
 use super::forecast::subject;
 use crate::commands;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
-use crate::launch::processes::End;
+use crate::launch::processes::{End, ask};
 use crate::render::format::{duration, printable, strong, styled};
 use crate::say::say;
 
@@ -86,7 +85,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
     // Every probe may take all of its time.
     let most = (limit + MARGIN) * 200;
-    let answer = ask_by(&mut command, most).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
+    let answer = ask(&mut command, most).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
     let opening = answer.states::<Opening>().next();
     let (End::By(_), Some(opening)) = (answer.end, opening) else {
         return Err(Failure::failed(answer.failure("the program of the probes", "", most)));

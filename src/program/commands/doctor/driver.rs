@@ -1,7 +1,9 @@
 //! Checks whether the driver is installed and works, which devices it has, and whether `auto_growth` can map memory on
 //! them.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use base::identity::may_use_a_device;
@@ -10,14 +12,13 @@ use base::process::job_name_of_process;
 use base::text::shown;
 
 use super::Setup;
-use super::ask::{Answer, ask};
-use super::probe::{Device, Driver};
+use super::probe::{COMMAND, Device, Driver};
 use super::report::{Findings, Severity};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary};
 use crate::launch::environment::Environment;
-use crate::launch::processes::End;
+use crate::launch::processes::{self, Answer, End};
 use crate::render::format::{printable, size};
 
 /// How many other processes on a device are named.
@@ -72,6 +73,14 @@ pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, 
         _ => return Ok(driver),
     };
     Err(Failure::failed(format!("{why}; `vramshim doctor` says more")))
+}
+
+/// Starts this program again as a child, which asks the driver under these preloads.
+fn ask(environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
+    // The running program, even if another file has its name by now.
+    let mut command = Command::new("/proc/self/exe");
+    environment.apply(command.arg(COMMAND), preloads);
+    processes::ask(&mut command, limit)
 }
 
 /// What the child knew when it began its last step.

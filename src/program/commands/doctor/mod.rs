@@ -5,7 +5,6 @@
 //! will do here.
 
 mod accounts;
-mod ask;
 mod assumptions;
 mod driver;
 mod folder;
