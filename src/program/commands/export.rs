@@ -95,7 +95,7 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let spinner = progress::reading_journals(&journals);
+        let spinner = progress::reading_files(&journals, "journals");
         let mut processes = Vec::new();
         for path in &journals {
             match Process::open(path) {
@@ -151,7 +151,7 @@ impl Export {
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
-        let spinner = progress::reading_journals(journals);
+        let spinner = progress::reading_files(journals, "journals");
         let done = export::fleet::write(journals, &out, self.force, &may);
         drop(spinner);
         let mut done = done.map_err(unwritten)?;

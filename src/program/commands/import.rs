@@ -72,7 +72,7 @@ impl Import {
                 )));
             }
         }
-        let _spinner = progress::reading_long(file);
+        let _spinner = progress::reading_files([file], &name);
         let imported = match kind {
             Kind::Snapshot => import_snapshot(file, &path, self.force),
             Kind::Log => import_log(file, &path, self.force, changed_ns(file)),

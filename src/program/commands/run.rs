@@ -12,10 +12,10 @@ use clap::Args;
 use config::{Config, Unknown, unknown_variables};
 use policy::Strategy;
 
+use super::variables;
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
 use crate::launch::options::JobOptions;
-use crate::render::variables;
 use crate::say::say;
 
 const EXAMPLES: &str = "\

@@ -4,14 +4,13 @@ use std::io::{self, Write};
 
 use journal::reader::Header;
 
-use crate::analysis::device_ledger::{DeviceLedger, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Reclaims, Totals};
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
-use crate::render::reclaims;
 use crate::render::table::table;
 use crate::render::verdict_lines::{damaged_parts, verdict};
 
@@ -266,8 +265,27 @@ fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<
             duration(tensors.until_ns())
         )?;
     }
-    if let Some(text) = reclaims::text(&ledger.reclaims) {
-        writeln!(out, "  {text}")?;
+    let Reclaims {
+        asked,
+        from_others,
+        given,
+        for_others,
+    } = ledger.reclaims;
+    if asked > 0 {
+        writeln!(
+            out,
+            "  asked others for memory {}, who gave back {}",
+            times(asked),
+            size(from_others)
+        )?;
+    }
+    if given > 0 {
+        writeln!(
+            out,
+            "  gave memory back for others {}, {}",
+            times(given),
+            size(for_others)
+        )?;
     }
     if ledger.stitches > 0 {
         writeln!(

@@ -6,8 +6,6 @@ pub mod host_memory;
 pub mod job_page;
 pub mod next_step;
 pub mod progress;
-pub mod reclaims;
 pub mod table;
 pub mod text_or_json;
-pub mod variables;
 pub mod verdict_lines;

@@ -1,7 +1,7 @@
 //! The baseline: the outcome of a run as JSON, and what differs from one in a later run (`--against`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use journal::reader::plain;
@@ -46,16 +46,6 @@ pub struct Device {
     pub turns: Vec<Outcome>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    #[error("{0}")]
-    Unreadable(#[from] io::Error),
-    #[error("no baseline of vramshim stress: {0}")]
-    NoBaseline(#[from] serde_json::Error),
-    #[error("a baseline of version {0}; this program reads version {VERSION}, so make it anew")]
-    OtherVersion(u64),
-}
-
 /// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
@@ -88,14 +78,17 @@ impl Comparison {
 }
 
 impl Baseline {
-    pub fn read(path: &Path) -> Result<Baseline, Unusable> {
-        let mut text = Vec::new();
-        let file = plain::open(path)?.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
-        file.take(LONGEST_BYTES).read_to_end(&mut text)?;
-        let run: Baseline = serde_json::from_slice(&text)?;
-        match run.vramshim_baseline {
-            VERSION => Ok(run),
-            other => Err(Unusable::OtherVersion(other)),
+    /// The error says why the file cannot be used.
+    pub fn read(path: &Path) -> Result<Baseline, String> {
+        let file = plain::open(path).and_then(|file| file.ok_or(io::ErrorKind::InvalidInput.into()));
+        let file = file.map_err(|error| error.to_string())?.take(LONGEST_BYTES);
+        let run: Result<Baseline, _> = serde_json::from_reader(BufReader::new(file));
+        match run.map_err(|error| format!("no baseline of vramshim stress: {error}"))? {
+            run if run.vramshim_baseline == VERSION => Ok(run),
+            other => Err(format!(
+                "a baseline of version {}; this program reads version {VERSION}, so make it anew",
+                other.vramshim_baseline
+            )),
         }
     }
 

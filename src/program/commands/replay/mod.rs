@@ -140,7 +140,7 @@ impl Replay {
         let prices = self.prices()?;
         let names = self.names()?;
         let path = only(&named(self.trace.as_slice(), true)?[0])?;
-        let reading = progress::reading_long(&path);
+        let reading = progress::reading_files([&path], &shown(&path));
         let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
             Unplayed::OfDevice(_) => Failure::refused(problem),
             _ => Failure::failed(problem),

@@ -57,7 +57,7 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
             shown(&before.path)
         )?;
     }
-    if run.jobs().len() > 1 {
+    if run.jobs.len() > 1 {
         others(out, run, bold)?;
     }
     if let Some(failure) = &answer.finding.failure {
@@ -102,11 +102,11 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
     };
     let title = format!(
         "{} processes, the first to die first{older}",
-        count(run.jobs().len() as u64)
+        count(run.jobs.len() as u64)
     );
     writeln!(out, "\n{}", strong(&title, bold))?;
-    let first_ns = run.jobs().iter().filter_map(died_ns).min();
-    let rows = run.jobs().iter().map(|job| {
+    let first_ns = run.jobs.iter().filter_map(died_ns).min();
+    let rows = run.jobs.iter().map(|job| {
         let died = died_ns(job)
             .zip(first_ns)
             .map(|(died, first)| died.saturating_sub(first));

@@ -189,7 +189,7 @@ fn page(run: &Run, answer: &Answer) -> Value {
         // The same, each with what is known of its effect.
         "steps": answer.steps_as_json(),
         "replay": answer.replay,
-        "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
+        "processes": run.jobs.iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
         // The last process of an earlier run that died of a failed request; null if none did.
         "died_before": run.died_before.as_ref().map(process),
