@@ -132,10 +132,7 @@ impl Export {
             say!("{note}");
         }
         if let Some((told, line)) = told {
-            super::print(self.json.then_some(told), |_| {
-                say!("{line}");
-                Ok(())
-            })?;
+            super::print(self.json.then_some(told), |_| say!("{line}"))?;
         }
         Failure::unless_none(problems)
     }

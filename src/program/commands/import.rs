@@ -92,7 +92,6 @@ impl Import {
         let told = || json!({"file": path.to_string_lossy(), "events": events, "stacks": stacks, "notes": notes});
         super::print(self.json.then(told), |_| {
             say!("wrote {} ({events} events, {stacks} stacks)", shown(&path));
-            Ok(())
         })
     }
 }

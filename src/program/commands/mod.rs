@@ -20,7 +20,7 @@ mod top;
 mod variables;
 mod why;
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
 use crate::render::format::{columns, printable, wrapped};
+use crate::render::text_or_json::Page;
 use crate::say::{self, say};
 
 /// The longest line of a message on standard error, in characters.
@@ -251,14 +252,14 @@ impl Command {
 }
 
 /// Prints what a command found: `json` if that is wanted, or else the text.
-fn print(
-    json: Option<impl Serialize>,
-    text: impl FnOnce(&mut BufWriter<StdoutLock>) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
+fn print(json: Option<impl Serialize>, text: impl FnOnce(&mut Page)) -> Result<(), Failure> {
+    let (mut out, mut page) = (BufWriter::new(io::stdout().lock()), Page::default());
     let written = match json {
         Some(json) => escaped::pretty(&mut out, &json),
-        None => text(&mut out),
+        None => {
+            text(&mut page);
+            out.write_all(page.text.as_bytes())
+        }
     };
     written.and_then(|()| out.flush()).map_err(Failure::unwritten)
 }

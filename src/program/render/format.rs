@@ -54,12 +54,16 @@ pub fn wrapped(text: &str, width: usize) -> String {
     lines.join("\n")
 }
 
-/// `text`, printed bold by escape sequences if `bold` is true.
-pub fn strong(text: &str, bold: bool) -> String {
-    if bold {
-        format!("\x1b[1m{text}\x1b[0m")
-    } else {
-        text.to_owned()
+/// `text`, printed bold by escape sequences where that is allowed.
+pub fn strong(text: &str) -> String {
+    in_style(text, "1")
+}
+
+/// The same in a style of its own, such as `1;31` for bold and red.
+pub fn in_style(text: &str, style: &str) -> String {
+    match styled() {
+        true => format!("\x1b[{style}m{text}\x1b[0m"),
+        false => text.to_owned(),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Text tables without lines, which are made as narrow as the screen.
 
-use std::io::{self, Write};
-
 use ratatui::text::Line;
 
 use crate::render::format;
@@ -157,10 +155,11 @@ pub fn lay_out<'t>(
     }
 }
 
-/// Writes a table that is no wider than standard output, if its width is known. Between two of the `titles` stands `|`. A
+/// A table as text that is no wider than standard output, if its width is known. Between two of the `titles` stands `|`. A
 /// column whose title has `>` before it is aligned to the right, as numbers are, and never cut. Columns without room stand
 /// below, beside the first column once more.
-pub fn table(out: &mut impl Write, titles: &str, mut rows: Vec<Vec<String>>) -> io::Result<()> {
+pub fn table(titles: &str, mut rows: Vec<Vec<String>>) -> String {
+    let mut text = String::new();
     let mut columns: Vec<Column> = titles.split('|').map(Column::titled).collect();
     let mut room = format::columns().unwrap_or(usize::MAX).saturating_sub(SPACE);
     loop {
@@ -172,12 +171,12 @@ pub fn table(out: &mut impl Write, titles: &str, mut rows: Vec<Vec<String>>) -> 
             continue;
         }
         for line in [&laid.header].into_iter().chain(&laid.rows) {
-            writeln!(out, "  {line}")?;
+            text += &format!("  {line}\n");
         }
         if laid.left_out.is_empty() {
-            return Ok(());
+            return text;
         }
-        writeln!(out)?;
+        text.push('\n');
         columns.drain(1..shown);
         rows.iter_mut().for_each(|row| drop(row.drain(1..shown)));
     }

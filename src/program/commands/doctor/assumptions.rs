@@ -4,7 +4,7 @@
 //! The questions are the probes of `tests/assumptions`, a program of their own. Each probe runs in a process of its own
 //! with a time limit, so that a driver that hangs is an answer.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -23,7 +23,8 @@ use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
 use crate::launch::processes::{End, ask};
-use crate::render::format::{duration, printable, strong, styled};
+use crate::render::format::{duration, printable, strong};
+use crate::render::text_or_json::Page;
 use crate::say::say;
 
 /// How long starting and ending a probe may take, beyond its limit.
@@ -59,7 +60,7 @@ struct Consequence {
 }
 
 #[derive(Serialize)]
-struct Page<'a> {
+struct Answers<'a> {
     device: &'a str,
     assumptions: &'a [Probed],
     strategies: &'a [Consequence],
@@ -105,13 +106,13 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         say!("the answers were not stored, so no job will know them: {problem}");
     }
     let consequences = consequences(&verdict);
-    let page = Page {
+    let told = Answers {
         device: &opening.device,
         assumptions: &answers,
         strategies: &consequences,
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
-    commands::print(as_json.then_some(&page), |out| show(out, &page))?;
+    commands::print(as_json.then_some(&told), |page| show(page, &told))?;
     if consequences.iter().any(|consequence| consequence.instead.is_some()) {
         Err(Failure::answer(super::DIFFERS))
     } else {
@@ -148,30 +149,25 @@ fn words(outcome: &str) -> &str {
     }
 }
 
-fn show(out: &mut impl Write, page: &Page) -> io::Result<()> {
-    let bold = styled();
-    writeln!(out, "{}\n", printable(page.device, MOST_CHARACTERS))?;
-    for answer in page.assumptions {
+fn show(page: &mut Page, told: &Answers) {
+    page.line(format!("{}\n", printable(told.device, MOST_CHARACTERS)));
+    for answer in told.assumptions {
         let mark = if answer.needed { " *" } else { "" };
-        writeln!(out, "{}: {}{mark}", strong(words(&answer.outcome), bold), answer.name)?;
-        writeln!(out, "    {}", printable(&answer.assumption, MOST_CHARACTERS))?;
+        page.line(format!("{}: {}{mark}", strong(words(&answer.outcome)), answer.name));
+        page.line(format!("    {}", printable(&answer.assumption, MOST_CHARACTERS)));
         for line in answer.figures.lines().filter(|line| !line.is_empty()) {
-            writeln!(out, "    seen: {}", printable(line, MOST_CHARACTERS))?;
+            page.line(format!("    seen: {}", printable(line, MOST_CHARACTERS)));
         }
-        writeln!(out, "    source: {}", printable(&answer.source, MOST_CHARACTERS))?;
+        page.line(format!("    source: {}", printable(&answer.source, MOST_CHARACTERS)));
     }
-    writeln!(out, "\n* a strategy needs it. What becomes of the strategies here:")?;
-    for Consequence { strategy, instead, why } in page.strategies {
-        match (instead, why) {
-            (Some(instead), Some(why)) => writeln!(out, "    {strategy} {instead}: {why}")?,
-            _ => writeln!(
-                out,
-                "    {strategy}: all that it needs holds, as far as it could be asked"
-            )?,
-        }
+    page.line("\n* a strategy needs it. What becomes of the strategies here:");
+    for Consequence { strategy, instead, why } in told.strategies {
+        page.line(match (instead, why) {
+            (Some(instead), Some(why)) => format!("    {strategy} {instead}: {why}"),
+            _ => format!("    {strategy}: all that it needs holds, as far as it could be asked"),
+        });
     }
-    if let Some(path) = &page.stored {
-        writeln!(out, "\nStored for later jobs: {}", shown(Path::new(path)))?;
+    if let Some(path) = &told.stored {
+        page.line(format!("\nStored for later jobs: {}", shown(Path::new(path))));
     }
-    Ok(())
 }

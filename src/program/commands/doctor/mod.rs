@@ -148,7 +148,7 @@ impl Doctor {
                 "findings": findings.list, "worst": worst, "driver": setup.driver, "forecast": setup.forecast,
             })
         };
-        super::print(self.json.then(page), |out| findings.write(out))?;
+        super::print(self.json.then(page), |page| findings.show(page))?;
         match worst.exit_code() {
             0 => Ok(()),
             code => Err(Failure::answer(code)),

@@ -1,10 +1,9 @@
 //! The findings of all checks, and their report as text. As JSON they are printed as they are.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 
-use crate::render::format::{columns, many, printable, styled, wrapped};
+use crate::render::format::{columns, in_style, many, printable, wrapped};
+use crate::render::text_or_json::Page;
 
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
 const MOST_CHARACTERS: usize = 1000;
@@ -125,9 +124,9 @@ impl Findings {
         worst.unwrap_or(Severity::Ok)
     }
 
-    /// Writes severity, check and description of each finding, and the verdict below.
-    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let (room, styled) = (columns().unwrap_or(usize::MAX), styled());
+    /// Shows severity, check and description of each finding, and the verdict below.
+    pub fn show(&self, page: &mut Page) {
+        let room = columns().unwrap_or(usize::MAX);
         let longest = |text: fn(&Finding) -> &str| self.list.iter().map(|one| text(one).len()).max().unwrap_or(0);
         let severities = longest(|one| one.severity.name_and_style().0);
         let checks = longest(|one| one.check);
@@ -151,20 +150,15 @@ impl Findings {
                 let indent = severities + checks + 5;
                 text += &format!("\n{:indent$}-> {}", "", printable(advice, MOST_CHARACTERS));
             }
-            let text = wrapped(&text, room);
-            match styled {
-                true => writeln!(
-                    out,
-                    "{}",
-                    text.replacen(name, &format!("\x1b[{style}m{name}\x1b[0m"), 1)
-                )?,
-                false => writeln!(out, "{text}")?,
-            }
+            page.line(wrapped(&text, room).replacen(name, &in_style(name, style), 1));
         }
         let number = |severity| self.list.iter().filter(|one| one.severity == severity).count() as u64;
         match (number(Severity::Problem), number(Severity::Warning)) {
-            (0, 0) => writeln!(out, "\nNothing stands in a job's way."),
-            (problems, warnings) => writeln!(out, "\n{}, {}.", many(problems, "problem"), many(warnings, "warning")),
+            (0, 0) => page.line("\nNothing stands in a job's way."),
+            (problems, warnings) => {
+                let [problems, warnings] = [many(problems, "problem"), many(warnings, "warning")];
+                page.line(format!("\n{problems}, {warnings}."));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ mod job_json;
 mod overview;
 mod views;
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use base::text::shown;
@@ -15,9 +15,8 @@ use crate::commands;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, named};
-use crate::render::job_page::JobPage;
 use crate::render::text_or_json::Page;
-use crate::render::{format, host_memory};
+use crate::render::{host_memory, job_page};
 use views::Views;
 use views::holders_at;
 use views::study::Study;
@@ -83,68 +82,53 @@ impl Inspect {
             if jobs.len() > 1 {
                 jobs.sort_by_key(order);
                 let jobs: Vec<&Job> = jobs.iter().collect();
-                commands::print(None::<()>, |out| overview::overview(out, &jobs))?;
+                commands::print(None::<()>, |page| overview::show(page, &jobs))?;
                 return Failure::unless_none(&problems);
             }
             paths = jobs.into_iter().map(|job| job.path).collect();
         }
         let mut studies = load_all(&paths, &mut problems, Study::of_code);
         studies.sort_by_key(|study| order(&study.job));
-        if self.json || !studies.is_empty() {
-            self.print(&studies).map_err(Failure::unwritten)?;
+        if self.json {
+            let mut out = BufWriter::new(io::stdout().lock());
+            let written = job_json::write(&mut out, &studies).and_then(|()| out.flush());
+            written.map_err(Failure::unwritten)?;
+        } else {
+            commands::print(None::<()>, |page| self.pages(page, &studies))?;
         }
         Failure::unless_none(&problems)
     }
 
-    fn print(&self, studies: &[Study]) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            job_json::write(&mut out, studies)?;
-            return out.flush();
-        }
+    /// Jobs in full, with the code that held memory at the peak if it is known.
+    fn pages(&self, page: &mut Page, studies: &[Study]) {
         if studies.len() > 1 {
             let jobs: Vec<&Job> = studies.iter().map(|study| &study.job).collect();
-            overview::overview(&mut out, &jobs)?;
+            overview::show(page, &jobs);
         }
         for study in studies {
             if studies.len() > 1 {
-                writeln!(out)?;
+                page.line("");
             }
-            self.page(&mut out, study)?;
-        }
-        out.flush()
-    }
-
-    /// A job in full, with the code that held memory at the peak if it is known.
-    fn page(&self, out: &mut impl Write, study: &Study) -> io::Result<()> {
-        let (job, top, bold) = (&study.job, self.views.entries(), format::styled());
-        JobPage { top, bold }.job(out, job)?;
-        if job.ledger.surges.count > 0 {
-            let lines = host_memory::surge_lines(&job.ledger.surges, &study.labels, &shown(&job.path));
-            for (line, number) in lines.iter().zip(0..) {
-                match number {
-                    0 => writeln!(out, "\n{}", format::strong(line, bold))?,
-                    _ => writeln!(out, "  {line}")?,
-                }
+            let (job, top) = (&study.job, self.views.entries());
+            job_page::job(page, job, top);
+            let surges = host_memory::surge_lines(&job.ledger.surges, &study.labels, &shown(&job.path));
+            if let Some((first, others)) = surges.split_first() {
+                page.heading(first);
+                others.iter().for_each(|line| page.line(format!("  {line}")));
+            }
+            if asked_for_tensors(job) && job.tensors.is_none() {
+                page.line(
+                    "\nNo tensor of PyTorch was recorded. The job has not imported PyTorch or made no tensor on a GPU, its \
+                     PyTorch is too old, or the job itself took the memory history; its stderr says which. Or it was \
+                     killed in its first second.",
+                );
+            }
+            if study.knows_code() {
+                // The peak is always there.
+                let _ = holders_at::show(page, study, &When::Peak, None, top);
+                study.note().iter().for_each(|note| page.line(note));
             }
         }
-        if asked_for_tensors(job) && job.tensors.is_none() {
-            writeln!(
-                out,
-                "\nNo tensor of PyTorch was recorded. The job has not imported PyTorch or made no tensor on a GPU, its \
-                 PyTorch is too old, or the job itself took the memory history; its stderr says which. Or it was killed \
-                 in its first second."
-            )?;
-        }
-        if study.knows_code() {
-            let mut page = Page::default();
-            // The peak is always there.
-            let _ = holders_at::show(&mut page, study, &When::Peak, None, top);
-            writeln!(out)?;
-            page.write(out, bold)?;
-            study.note().map_or(Ok(()), |note| writeln!(out, "{note}"))?;
-        }
-        Ok(())
     }
 }
 

@@ -1,17 +1,16 @@
 //! The overview of several jobs: a line for each process.
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
-use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::table::table;
+use crate::render::format::{self, count, duration, printable, shown, size};
+use crate::render::text_or_json::Page;
 
 /// Writes a line for each process.
-pub fn overview(out: &mut impl Write, jobs: &[&Job]) -> io::Result<()> {
+pub fn show(page: &mut Page, jobs: &[&Job]) {
     let mut rows = Vec::new();
     for job in jobs {
         let sum = |bytes: fn(&Totals) -> u64| {
@@ -39,19 +38,14 @@ pub fn overview(out: &mut impl Write, jobs: &[&Job]) -> io::Result<()> {
             shown(Path::new(job.path.file_name().unwrap_or_default())),
         ]);
     }
-    writeln!(
-        out,
-        "{}",
-        strong(&format!("{} processes", jobs.len()), format::styled())
-    )?;
+    page.heading(format!("{} processes", jobs.len()));
     const TITLES: &str = "pid|rank|job|strategy|ended|started|>duration|>peak alloc.|>peak res.|>live|>failures|>lost|>damaged\
                           |journal";
-    table(out, TITLES, rows)?;
+    page.table(TITLES, rows);
     let runs = runs(jobs.to_vec(), |job| job.span());
     if runs.len() > 1 {
-        writeln!(out, "{} runs, which did not overlap", runs.len())?;
+        page.line(format!("{} runs, which did not overlap", runs.len()));
     }
-    Ok(())
 }
 
 /// The number of damaged records, and whether the header is damaged.

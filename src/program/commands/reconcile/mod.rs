@@ -62,8 +62,8 @@ impl Reconcile {
         let (devices, is_unread) = look(&targets)?;
         let bound = self.bound;
         let round = Round { devices, bound };
-        super::print(self.json.then(|| round.as_json()), |out| {
-            device_tables::write(out, &round)
+        super::print(self.json.then(|| round.as_json()), |page| {
+            device_tables::show(page, &round)
         })?;
         if round.within_bound() && !is_unread {
             Ok(())

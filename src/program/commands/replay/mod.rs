@@ -190,8 +190,8 @@ impl Replay {
             rows: &rows,
             not_known: &not_known,
         };
-        super::print(self.json.then(|| json::json_of(&played)), |out| {
-            table::print(out, &played)
+        super::print(self.json.then(|| json::json_of(&played)), |page| {
+            table::show(page, &played)
         })
     }
 

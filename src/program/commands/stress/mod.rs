@@ -114,7 +114,7 @@ impl Stress {
         let mut run = self.run();
         if let Ok(run) = &mut run {
             run.against = before.map(|before| Comparison::new(&before, run));
-            super::print(self.json.then_some(&*run), |out| page::write(out, run))?;
+            super::print(self.json.then_some(&*run), |page| page::show(page, run))?;
         }
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);

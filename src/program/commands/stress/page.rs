@@ -1,16 +1,15 @@
 //! The outcome of a run for people.
 
-use std::io::{self, Write};
-
 use base::text::many;
 
 use crate::render::format::{count, printable, size};
+use crate::render::text_or_json::Page;
 use crate::stress::baseline::{Baseline, Comparison, Device};
 
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
-pub fn write(out: &mut impl Write, run: &Baseline) -> io::Result<()> {
+pub fn show(page: &mut Page, run: &Baseline) {
     let driver = run.driver.as_deref().unwrap_or("not known");
     let (major, minor) = (run.cuda_version / 1000, run.cuda_version % 1000 / 10);
     let mut lines = vec![format!("Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)];
@@ -22,7 +21,9 @@ pub fn write(out: &mut impl Write, run: &Baseline) -> io::Result<()> {
     }
     lines.extend([String::new(), verdict(run)]);
     // A driver or a file may have written parts of a line.
-    (lines.iter()).try_for_each(|line| writeln!(out, "{}", printable(line, MOST_CHARACTERS)))
+    lines
+        .iter()
+        .for_each(|line| page.line(printable(line, MOST_CHARACTERS)));
 }
 
 fn verdict(run: &Baseline) -> String {

@@ -18,7 +18,7 @@ use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with, named};
 use crate::number::at_least;
 use crate::render::answer::Answer;
-use crate::render::{format, host_memory};
+use crate::render::host_memory;
 use crate::say::say;
 use first_death::Run;
 use holders_and_next::{MOMENTS, holders, replayed, set_of};
@@ -142,8 +142,8 @@ impl Why {
         let holders = holders(job, set, self.top);
         let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
         let answer = Answer::new(job, holders, Ok(replay));
-        super::print(self.json.then(|| page(&run, &answer)), |out| {
-            explanation::page(out, &run, &answer, format::styled())
+        super::print(self.json.then(|| page(&run, &answer)), |page| {
+            explanation::show(page, &run, &answer)
         })?;
         match code(job) {
             0 if problems.is_empty() => Ok(()),

@@ -97,7 +97,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         page.line("All holders have the same bytes.");
     } else {
         let titles = format!(">change|>before|>after|>count before|>after|{}", title(by));
-        page.table(titles, changed.iter().take(top).map(row).collect());
+        page.table(&titles, changed.iter().take(top).map(row).collect());
     }
     let told = names.iter().map(|(name, [before, after])| {
         json!({

@@ -111,7 +111,7 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     if !growers.is_empty() {
         let each = if at_marks { "a step" } else { "a moment" };
         let titles = format!(">from|>to|>count|>{each}|>a second|holder");
-        page.table(titles, growers.iter().take(top).map(row).collect());
+        page.table(&titles, growers.iter().take(top).map(row).collect());
         if !at_marks {
             page.line(
                 "a moment: from one of these moments to the next. Without marks it is not known how many steps of the job \

@@ -71,7 +71,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         ]
     };
     let titles = format!(">bytes|>share|>count|>age|{}", title(by));
-    page.table(titles, names.iter().take(top).map(row).collect());
+    page.table(&titles, names.iter().take(top).map(row).collect());
     if names.len() > top {
         let rest = names[top..].iter().map(|named| named.sum.bytes);
         let (more, bytes) = (
