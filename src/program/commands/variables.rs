@@ -1,7 +1,5 @@
 //! `vramshim variables`: the environment variables that the library and the program read.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use config::{VARIABLES, Variable};
 
@@ -21,7 +19,7 @@ pub struct Variables;
 
 impl Variables {
     pub fn show(self) -> Result<(), Failure> {
-        io::stdout().write_all(text().as_bytes()).map_err(Failure::unwritten)
+        super::print(None::<()>, |page| page.text = text())
     }
 }
 

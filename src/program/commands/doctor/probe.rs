@@ -4,7 +4,7 @@
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::Write;
 use std::path::Path;
 use std::ptr;
@@ -90,23 +90,10 @@ impl Device {
 }
 
 /// What the library looks for before it chooses a policy (`preload/next/abilities.rs`).
-const FOR_POLICIES: [&CStr; 5] = [
-    c"cuEventCreate",
-    c"cuEventRecord",
-    c"cuEventQuery",
-    c"cuThreadExchangeStreamCaptureMode",
-    c"cuStreamIsCapturing",
-];
-const FOR_MAPPING: [&CStr; 8] = [
-    c"cuMemGetAllocationGranularity",
-    c"cuMemAddressReserve",
-    c"cuMemAddressFree",
-    c"cuMemCreate",
-    c"cuMemMap",
-    c"cuMemSetAccess",
-    c"cuMemUnmap",
-    c"cuMemRelease",
-];
+const FOR_POLICIES: &str =
+    "cuEventCreate cuEventRecord cuEventQuery cuThreadExchangeStreamCaptureMode cuStreamIsCapturing";
+const FOR_MAPPING: &str = "cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemMap \
+                           cuMemSetAccess cuMemUnmap cuMemRelease";
 
 impl Driver {
     fn step(&mut self, doing: &str) {
@@ -140,12 +127,10 @@ fn ask_library(library: &Library, known: &mut Driver) {
     known.step("dlsym");
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     known.creates = file_of(library.address(c"cuMemCreate"));
-    let missing = |names: &[&CStr]| -> Vec<String> {
-        let names = names.iter().filter(|name| library.address(name).is_null());
-        names.map(|name| name.to_string_lossy().into_owned()).collect()
-    };
-    known.missing_for_policies = missing(&FOR_POLICIES);
-    known.missing_for_mapping = missing(&FOR_MAPPING);
+    let is_missing = |name: &&str| CString::new(*name).is_ok_and(|name| library.address(&name).is_null());
+    let missing = |names: &str| names.split(' ').filter(is_missing).map(str::to_owned).collect();
+    known.missing_for_policies = missing(FOR_POLICIES);
+    known.missing_for_mapping = missing(FOR_MAPPING);
     known.step("cuDriverGetVersion");
     let mut version = 0;
     let told = checked!(library, cuDriverGetVersion(&mut version => *mut c_int));

@@ -118,7 +118,7 @@ impl Top {
         match (self.json, self.once) {
             (true, true) => escaped::pretty(&mut out, &json::page(machine)),
             (true, false) => escaped::line(&mut out, &json::page(machine)),
-            (false, _) => text::write(&mut out, machine, self.once),
+            (false, _) => out.write_all(text::text(machine, self.once).as_bytes()),
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)
