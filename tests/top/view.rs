@@ -36,9 +36,9 @@ fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
 fn lines_of(text: &str, pid: u32) -> Vec<usize> {
     let pid = pid.to_string();
     let lines = text.lines().enumerate();
-    // After the mark and the number of the GPU. A line of an event begins with a time.
+    // After the number of the GPU. A line of an event begins with a time.
     lines
-        .filter(|(_, line)| line.trim_start_matches('>').split_whitespace().nth(1) == Some(&pid))
+        .filter(|(_, line)| line.split_whitespace().nth(1) == Some(&pid))
         .filter(|(_, line)| !line.contains("Z  "))
         .map(|(place, _)| place)
         .collect()
@@ -63,8 +63,8 @@ fn changes_are_shown() {
     assert!(terminal.text().contains("by gpu"));
     terminal.press(LEFT);
     terminal.until("the order", |text| text.contains("by strategy"));
-    terminal.press(&LEFT.repeat(2));
-    terminal.until("the order", |text| text.contains("by host"));
+    terminal.press(LEFT);
+    terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
     terminal.until("the failure", failures);
     terminal.quit();

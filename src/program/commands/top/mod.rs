@@ -37,14 +37,11 @@ Keys: left and right choose the column to sort by (marked with *), r reverses th
 column, Esc shows all; up, down and the page keys (or k and j) scroll; e shows all failures and marks, Esc goes back; q quits. \
 `vramshim inspect` shows one process in full, also while it runs.
 
-A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
-else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
-and whose journal is turned off or cannot be read, \"host's pid\" one that is not visible here. Devices are identified by UUID, so \
-processes that number a device differently (dev) are added up; gpu is NVML's number; each simulated GPU is a device of its \
-own. NVML says the bytes in use (nvml; others: by processes that are not shown), those that are free, and how much of \
-the time kernels run (busy). host is the resident memory of the process as its \
-journal last said. live is what the job has in use, and cached what is obtained and free, as in PyTorch's cache. Of other \
-frameworks' caches it is not known what is used inside: live is then at most the figure. JSON has every figure of a device of a process.
+A process is seen from its first use of CUDA on, one of another user by root only. NVML lists what else is on the devices: \
+\"other\" is not under the library, \"no journal\" is, but its journal is off or cannot be read, \"host's pid\" is not visible here. \
+NVML tells gpu (its number), nvml, others, free and busy; dev is the job's own number. host is the resident memory of the \
+process. live is what the job has in use, cached what is obtained and free, as in PyTorch's cache; of other frameworks' caches \
+it is not known what is used inside, and live is at most the figure.
 
 On a terminal that cannot draw (TERM=dumb) a table is printed at each update. NO_COLOR turns colours and bold type off.
 
