@@ -8,7 +8,6 @@ use base::text::shown;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
@@ -96,7 +95,7 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let spinner = progress::reading_journals(&journals);
+        let spinner = progress::reading_files(&journals, "journals");
         let mut processes = Vec::new();
         for path in &journals {
             match Process::open(path) {
@@ -132,16 +131,10 @@ impl Export {
         for note in notes {
             say!("{note}");
         }
-        match told {
-            Some((told, _)) if self.json => escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?,
-            Some((_, line)) => say!("{line}"),
-            None => {}
+        if let Some((told, line)) = told {
+            super::print(self.json.then_some(told), |_| say!("{line}"))?;
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::failed(problems.join("\n")))
-        }
+        Failure::unless_none(problems)
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have
@@ -155,7 +148,7 @@ impl Export {
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
-        let spinner = progress::reading_journals(journals);
+        let spinner = progress::reading_files(journals, "journals");
         let done = export::fleet::write(journals, &out, self.force, &may);
         drop(spinner);
         let mut done = done.map_err(unwritten)?;
