@@ -16,7 +16,6 @@
 //! `stack_uses` sums who holds memory by them; `places` and `labels`
 //! say what a stack is called. `frameless` says why an allocation has no frames.
 
-mod blocks;
 pub mod budget;
 pub mod came;
 mod device_code;

@@ -9,15 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
-use journal::format::{Event, Record};
-use journal::reader::{Device, Header, Journal, State, plain};
+use journal::reader::{Header, State, plain};
 
 use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
-use crate::analysis::finding::Failure;
-use crate::analysis::job::{Job, LoadError, Observer};
+use crate::analysis::finding::{Failure, Finding};
+use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
-use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::rank::rank;
 use crate::analysis::secrets;
@@ -103,10 +101,10 @@ pub fn write(
         written: BTreeSet::new(),
     };
     for path in journals {
-        match read(path) {
-            Ok(process) => {
-                process.write(&mut tables, &mut done)?;
-                done.notes.extend(incomplete(&process.job));
+        match Job::load(path, |_, _| {}) {
+            Ok(job) => {
+                write_process(&job, &mut tables, &mut done)?;
+                done.notes.extend(incomplete(&job));
             }
             Err(problem) => done.left_out.push(problem.to_string()),
         }
@@ -114,7 +112,7 @@ pub fn write(
     let failures = out.join("failures");
     if done.processes > 0 && !failures.exists() {
         // A question that names a table without a file is an error.
-        let folder = Path::new(&format!("job={}", no_value())).join(format!("rank={}", no_value()));
+        let folder = PathBuf::from(format!("job={0}/rank={0}", no_value()));
         tables.add("failures", &folder, "none", FAILURES, &[])?;
     }
     done.files = tables.written.len() as u64;
@@ -159,147 +157,101 @@ impl Tables<'_> {
     }
 }
 
-/// The stack of the last failed request.
-#[derive(Default)]
-struct LastFailure {
-    time_ns: u64,
-    stack: Option<u32>,
-}
-
-impl Observer for LastFailure {
-    fn after(&mut self, _ledger: &Ledger, record: &Record) {
-        if let Event::AllocFailed { .. } = record.event {
-            (self.time_ns, self.stack) = (record.time_ns, Some(record.stack));
-        }
+/// Writes the files of a process.
+fn write_process(job: &Job, tables: &mut Tables, done: &mut Done) -> io::Result<()> {
+    let header = &job.header;
+    let rank = rank(header).map_or_else(no_value, |rank| folder_name(&rank));
+    let partition = PathBuf::from(format!("job={}/rank={rank}", folder_name(&job_name(header))));
+    let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
+    // A device where the job neither had nor asked for memory has no row.
+    let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+    let devices = job.devices().into_iter();
+    let rows = devices.filter_map(|(number, _, ledger)| Some(device_row(job, number, ledger.filter(used)?)));
+    let rows: Vec<Vec<Value>> = rows.collect();
+    if !rows.is_empty() {
+        tables.add("devices", &partition, &file, DEVICES, &rows)?;
     }
+    done.processes += 1;
+    let finding = job.finding();
+    if let Some(failure) = &finding.failure {
+        let row = failure_row(job, &finding, failure);
+        tables.add("failures", &partition, &file, FAILURES, &[row])?;
+        done.failures += 1;
+    }
+    Ok(())
 }
 
-struct Process {
-    job: Job,
-    /// Where the last failed request came from; empty if that is not known.
-    stack: String,
+/// Microseconds since 1970 of a time of the journal.
+fn micros(job: &Job, time_ns: u64) -> u64 {
+    job.header.wall_start_ns.saturating_add(time_ns) / 1000
 }
 
-fn read(path: &Path) -> Result<Process, LoadError> {
-    let journal = Journal::open(path).map_err(LoadError::Open)?;
-    let mut last = LastFailure::default();
-    let job = Job::load_with(&journal, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &Failure| failure.scene.time_ns == last.time_ns;
-    let stack = match (
-        job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
-        last.stack,
-    ) {
-        (Some(_), Some(number)) => {
-            let labels = Labels::load(path);
-            labels.frames(number).is_ok().then(|| labels.stack(number))
-        }
-        _ => None,
+/// What the rows of both tables begin with.
+fn row_of_process(job: &Job, number: i16) -> Vec<Value<'_>> {
+    let (header, device) = (&job.header, job.header.device(number));
+    let software = |wanted: &str| -> Value {
+        let found = header.software.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str()).into()
     };
-    Ok(Process {
-        job,
-        stack: stack.unwrap_or_default(),
-    })
+    vec![
+        header.host.as_str().into(),
+        header.pid.into(),
+        micros(job, 0).into(),
+        secrets::command_line(&header.command_line).join(" ").into(),
+        header.strategy.as_str().into(),
+        software("framework"),
+        software("runtime"),
+        software("driver"),
+        software("layer"),
+        number.into(),
+        device.map(|device| device.name.as_str()).into(),
+        device.and_then(|device| device_uuid(&device.uuid)).into(),
+        device.map(|device| device.total_memory).into(),
+    ]
 }
 
-impl Process {
-    fn write(&self, tables: &mut Tables, done: &mut Done) -> io::Result<()> {
-        let header = &self.job.header;
-        let partition = Path::new(&format!("job={}", folder_name(&job_name(header)))).join(format!(
-            "rank={}",
-            rank(header).map_or_else(no_value, |rank| folder_name(&rank))
-        ));
-        let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
-        // A device where the job neither had nor asked for memory has no row.
-        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
-        let devices = self.job.devices().into_iter();
-        let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
-        let rows: Vec<Vec<Value>> = rows.collect();
-        if !rows.is_empty() {
-            tables.add("devices", &partition, &file, DEVICES, &rows)?;
-        }
-        done.processes += 1;
-        if let Some(failure) = &self.job.finding().failure {
-            tables.add("failures", &partition, &file, FAILURES, &[self.failure_row(failure)])?;
-            done.failures += 1;
-        }
-        Ok(())
-    }
+fn device_row<'j>(job: &'j Job, number: i16, ledger: &DeviceLedger) -> Vec<Value<'j>> {
+    let all = &ledger.all;
+    let (outcome, status) = match job.state {
+        State::Running | State::Dumped => ("running", None),
+        State::Exited(status) => ("exited", Some(status)),
+        State::Killed => ("killed", None),
+    };
+    let mut row = row_of_process(job, number);
+    row.extend([
+        micros(job, job.duration_ns).into(),
+        outcome.into(),
+        status.into(),
+        job.header.device(number).and_then(|device| device.limit).into(),
+        all.requested.peak.into(),
+        all.allocated.peak.into(),
+        all.reserved.peak.into(),
+        all.count.into(),
+        ledger.failures.into(),
+        job.lost.into(),
+    ]);
+    row
+}
 
-    /// Microseconds since 1970 of a time of the journal.
-    fn micros(&self, time_ns: u64) -> u64 {
-        self.job.header.wall_start_ns.saturating_add(time_ns) / 1000
-    }
-
-    fn device(&self, number: i16) -> Option<&Device> {
-        let mut devices = self.job.header.devices.iter();
-        devices.find(|device| device.ordinal == i32::from(number))
-    }
-
-    /// What the rows of both tables begin with.
-    fn row_of_process(&self, number: i16) -> Vec<Value<'_>> {
-        let (header, device) = (&self.job.header, self.device(number));
-        let software = |wanted: &str| -> Value {
-            let found = header.software.iter().find(|(name, _)| name == wanted);
-            found.map(|(_, value)| value.as_str()).into()
-        };
-        vec![
-            header.host.as_str().into(),
-            header.pid.into(),
-            self.micros(0).into(),
-            secrets::command_line(&header.command_line).join(" ").into(),
-            header.strategy.as_str().into(),
-            software("framework"),
-            software("runtime"),
-            software("driver"),
-            software("layer"),
-            number.into(),
-            device.map(|device| device.name.as_str()).into(),
-            device.and_then(|device| device_uuid(&device.uuid)).into(),
-            device.map(|device| device.total_memory).into(),
-        ]
-    }
-
-    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value<'_>> {
-        let (job, all) = (&self.job, &ledger.all);
-        let (outcome, status) = match job.state {
-            State::Running | State::Dumped => ("running", None),
-            State::Exited(status) => ("exited", Some(status)),
-            State::Killed => ("killed", None),
-        };
-        let mut row = self.row_of_process(number);
-        row.extend([
-            self.micros(job.duration_ns).into(),
-            outcome.into(),
-            status.into(),
-            self.device(number).and_then(|device| device.limit).into(),
-            all.requested.peak.into(),
-            all.allocated.peak.into(),
-            all.reserved.peak.into(),
-            all.count.into(),
-            ledger.failures.into(),
-            job.lost.into(),
-        ]);
-        row
-    }
-
-    fn failure_row(&self, failure: &Failure) -> Vec<Value<'_>> {
-        let (finding, parts) = (self.job.finding(), failure.shortage.parts);
-        let mut row = self.row_of_process(failure.scene.device);
-        row.extend([
-            self.micros(failure.scene.time_ns).into(),
-            finding.verdict.name().into(),
-            finding.fatal.into(),
-            api_name(failure.scene.api).into(),
-            failure.scene.requested.into(),
-            parts.map(|parts| parts.live).into(),
-            parts.map(|parts| parts.cached).into(),
-            parts.map(|parts| parts.context).into(),
-            parts.and_then(|parts| parts.others).into(),
-            parts.map(|parts| parts.free).into(),
-            self.stack.as_str().into(),
-        ]);
-        row
-    }
+fn failure_row<'j>(job: &'j Job, finding: &Finding, failure: &Failure) -> Vec<Value<'j>> {
+    let (scene, parts) = (failure.scene, failure.shortage.parts);
+    let labels = Labels::load(&job.path);
+    let stack = labels.frames(scene.stack).map(|_| labels.stack(scene.stack));
+    let mut row = row_of_process(job, scene.device);
+    row.extend([
+        micros(job, scene.time_ns).into(),
+        finding.verdict.name().into(),
+        finding.fatal.into(),
+        api_name(scene.api).into(),
+        scene.requested.into(),
+        parts.map(|parts| parts.live).into(),
+        parts.map(|parts| parts.cached).into(),
+        parts.map(|parts| parts.context).into(),
+        parts.and_then(|parts| parts.others).into(),
+        parts.map(|parts| parts.free).into(),
+        stack.unwrap_or_default().into(),
+    ]);
+    row
 }
 
 /// The name of the job that a process belongs to: its own, or Slurm's number, or the name of its script or program.

@@ -288,7 +288,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
 /// Other devices of the job on which there was room when they were measured last, as an alternative to what follows.
 fn with_room(job: &Job, failure: &Failure) -> String {
     let had = |(device, _, ledger): (i16, _, Option<&DeviceLedger>)| {
-        let (_, free) = ledger?.measurements.last()?.0.driver?;
+        let free = ledger?.measurements.last()?.0.driver?.free;
         let has_room = device != failure.scene.device && free >= failure.shortage.requested;
         has_room.then(|| {
             format!(
