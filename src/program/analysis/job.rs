@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -323,8 +323,7 @@ pub fn title(header: &Header) -> String {
     }
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as u64)
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }

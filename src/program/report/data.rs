@@ -167,7 +167,6 @@ pub struct Group {
     pub count: Differences,
     /// All allocations so far, also freed ones.
     pub ever_bytes: Differences,
-    pub ever_count: Differences,
     /// When the oldest live one was made, in microseconds; 0 if it is not known.
     pub oldest_us: Differences,
 }

@@ -54,8 +54,7 @@ fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)
         HOST_DEVICE => ("device", "host".to_owned()),
         number => ("device", number.to_string()),
     });
-    let uuid = process.device(device).map(|device| device.uuid.clone());
-    labels.extend(uuid.filter(|uuid| !uuid.is_empty()).map(|uuid| ("uuid", uuid)));
+    labels.extend(process.uuid(device).map(|uuid| ("uuid", uuid)));
     labels.extend(more);
     labels
 }
@@ -107,7 +106,10 @@ fn processes(text: &mut Text, node: &Node) {
     text.metric("vramshim_class_allocated_bytes", help, classes);
     let limits = shown.iter().flat_map(|process| {
         let devices = process.devices.iter();
-        devices.filter_map(|device| Some((labels_of(process, device.number, None), device.limit?)))
+        devices.filter_map(|device| {
+            let number = i16::try_from(device.ordinal).ok()?;
+            Some((labels_of(process, number, None), device.limit?))
+        })
     });
     let help = "The limit that the process has on the device, alone or with its group; absent if there is none";
     text.metric("vramshim_limit_bytes", help, limits);
@@ -189,7 +191,7 @@ fn totals(text: &mut Text, node: &Node) {
 
 /// What this program cannot read.
 fn own(text: &mut Text, node: &Node) {
-    let damaged = [(Labels::new(), node.own.damaged)];
+    let damaged = [(Labels::new(), node.damaged)];
     text.metric("vramshim_serve_damaged_total", "Journals that are damaged", damaged);
     let label = |what: &str| vec![("what", what.to_owned())];
     let unreadable = [

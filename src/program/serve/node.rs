@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use base::identity;
 use base::text::{many, printable, shown};
@@ -17,6 +17,7 @@ use super::counted::{Counted, Ended, Totals};
 use super::devices::Devices;
 use super::folders::{File, Folders, Who, in_turns};
 use super::followed_process::{Identity, Labels, Process, identity};
+use crate::analysis::job::now_ns;
 use crate::say::say;
 
 /// A journal that is not ready is opened again at every so many collections, at first more often.
@@ -46,13 +47,6 @@ pub struct Options {
     pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
-}
-
-/// What this program did itself.
-#[derive(Default)]
-pub struct Own {
-    pub damaged: u64,
-    messages: u64,
 }
 
 pub enum Known {
@@ -90,7 +84,9 @@ pub struct Node {
     /// What `totals` has of processes that are not followed any more.
     counted: Counted,
     pub totals: Totals,
-    pub own: Own,
+    /// How many journals were damaged, and how many messages about journals were given.
+    pub damaged: u64,
+    messages: u64,
     pub accounts: Accounts,
     pub devices: Devices,
     /// The journals that could not be read at the last try.
@@ -99,11 +95,6 @@ pub struct Node {
     buffer: Vec<u8>,
     /// When the journals were read last.
     collected: Option<Instant>,
-}
-
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_nanos() as u64
 }
 
 impl Node {
@@ -115,7 +106,8 @@ impl Node {
             identities: BTreeSet::new(),
             counted: Counted::default(),
             totals: Totals::default(),
-            own: Own::default(),
+            damaged: 0,
+            messages: 0,
             devices: Devices::default(),
             unreadable: BTreeSet::new(),
             collections: 0,
@@ -420,13 +412,13 @@ impl Node {
     }
 
     fn damaged(&mut self, problem: &str) {
-        self.own.damaged += 1;
+        self.damaged += 1;
         self.tell(problem);
     }
 
     fn tell(&mut self, message: &str) {
-        self.own.messages += 1;
-        match self.own.messages {
+        self.messages += 1;
+        match self.messages {
             count if count < MOST_MESSAGES => say!("{}", printable(message, LONGEST_MESSAGE)),
             MOST_MESSAGES => {
                 say!(

@@ -20,43 +20,14 @@ function canvasOf(process, device) {
 function drawSmall({ process, device }, scale, length) {
     const drawn = drawing(canvasOf(process, device));
     if (!drawn) return;
-    const { pen, width, height } = drawn;
-    const box = { left: 0, top: 2, width, height: height - 3 };
     const to = process.began + length;
-    drawLevels(pen, device, box, process.began, to, scale, 1);
-    if (process.until < to) {
-        const x = ((process.until - process.began) / length) * width;
-        pen.fillStyle = colour("ground");
-        pen.fillRect(x, 0, width - x, height);
-    }
-    for (const failure of process.failures)
-        drawFlag(pen, box, process.began, to, failure.time_ns, "", { line: colour("bad"), wide: 2 });
+    const view = plane(drawn.pen, [0, 2, drawn.width, drawn.height - 3], process.began, to, scale);
+    drawLevels(view, device, 1);
+    if (process.until < to) shade(view, process.until, to, "ground", 1);
+    for (const failure of process.failures) drawFlag(view, failure.time_ns, "", { colour: "bad", wide: 2 });
     if (state.from === state.process.began && state.to === state.process.until) return;
-    const x = (time) => ((time - process.began) / length) * width;
-    pen.fillStyle = colour("text");
-    pen.globalAlpha = 0.12;
-    pen.fillRect(x(state.from), 0, Math.max(1, x(state.to) - x(state.from)), height);
-    pen.globalAlpha = 1;
+    shade(view, state.from, state.to, "text", 0.12);
 }
-
-const deviceTable = (list) =>
-    table(
-        "Devices of all processes",
-        [
-            column("run", ({ process }) => process.started.replace("T", " ").replace("Z", "")),
-            column("process", ({ process: one }) => `${rankText(one)} (pid ${one.pid} on ${one.host})`),
-            column("device", ({ device }) => deviceTitle(device)),
-            figure("peak live", ({ device }) => size(device.peak_bytes)),
-            figure("at", ({ device }) => moment(device.peak_ns)),
-            figure("peak reserved", ({ device }) => size(device.peak_reserved)),
-            figure("utilisation", ({ device }) => percent(device.utilisation ?? NaN)),
-            figure("live at the end", ({ device }) => size(device.live_at_end)),
-            figure("allocations", ({ device }) => count(device.allocations)),
-            figure("out of memory", ({ device }) => count(device.failures)),
-            column("ended", ({ process }) => process.ended),
-        ],
-        list,
-    );
 
 panel("ranks", () => {
     const list = everyDevice();
@@ -94,7 +65,6 @@ panel("ranks", () => {
                   make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === number)),
               ])
             : [make("ul", { class: "cards" }, ...cards)]),
-        list.length > 0 ? details("rank-table", "These charts as a table", deviceTable(list)) : "",
         ...report.unread.map((text) => p("notice", `Not in this report: ${text}`)),
     );
     list.forEach((one) => drawSmall(one, scale, length));

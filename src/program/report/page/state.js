@@ -62,10 +62,9 @@ function selectRange(from, to, isNew = true) {
 }
 
 /** Shows the range that was shown before, or all. */
-function back() {
-    const { began, until } = state.process;
-    selectRange(...(past.pop() || [began, until]), false);
-}
+const back = () => selectRange(...(past.pop() || [state.process.began, state.process.until]), false);
+
+const showAll = () => selectRange(state.process.began, state.process.until);
 
 function selectMoment(at, exact = null) {
     state.at = Math.min(Math.max(at, state.process.began), state.process.until);

@@ -69,8 +69,10 @@ panel("verdict", () => {
     if (device) {
         // What came and went between two of PyTorch's snapshots is not known.
         const least = process.snapshots ? "at least " : "";
-        facts.push(["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
-        facts.push(["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`]);
+        facts.push(
+            ["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+            ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
+        );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
         if (room !== null && !failed) {
             const left = room - device.peak_reserved;
@@ -87,6 +89,7 @@ panel("verdict", () => {
     byId("verdict-title").textContent = title;
     byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
+    const steps = later.map((step) => make("li", {}, stepText(step)));
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
@@ -97,9 +100,7 @@ panel("verdict", () => {
         make(
             "div",
             { class: "row folded" },
-            later.length > 0
-                ? details("later", `Other steps (${later.length})`, make("ul", {}, ...later.map((step) => make("li", {}, stepText(step)))))
-                : "",
+            later.length > 0 ? details("later", `Other steps (${later.length})`, make("ul", {}, ...steps)) : "",
             process.failures.length > 1 ? failureList(process) : "",
             verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
             copyButton("Copy for a ticket", () => ticket(process)),
@@ -109,25 +110,17 @@ panel("verdict", () => {
 
 function failureList(process) {
     const shown = process.failures.slice(-20).reverse();
-    const text = (failure) => {
-        const tries = failure.tries > 1 ? `, asked ${count(failure.tries)} times` : "";
-        const after =
-            failure.went_on > 0
-                ? `the job went on: ${many(failure.went_on, "allocation")} followed`
-                : "nothing was allocated after it";
-        return `${moment(failure.time_ns)}: ${failure.api} of ${size(failure.requested)}${tries}; ${after}`;
-    };
-    const item = (failure) => {
-        const jump = () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) });
-        return make("li", {}, button(text(failure), jump, { class: "link" }));
+    const item = ({ time_ns, api, requested, tries, went_on }) => {
+        const asked = tries > 1 ? `, asked ${count(tries)} times` : "";
+        const followed = `the job went on: ${many(went_on, "allocation")} followed`;
+        const after = went_on > 0 ? followed : "nothing was allocated after it";
+        const text = `${moment(time_ns)}: ${api} of ${size(requested)}${asked}; ${after}`;
+        const jump = () => jumpTo({ time: time_ns, exact: exactMoment(time_ns) });
+        return make("li", {}, button(text, jump, { class: "link" }));
     };
     const more = process.failures_in_all - shown.length;
-    const list = make(
-        "ul",
-        { class: "failures" },
-        ...shown.map(item),
-        more > 0 ? make("li", {}, many(more, "more failure")) : "",
-    );
+    const rest = more > 0 ? make("li", {}, many(more, "more failure")) : "";
+    const list = make("ul", { class: "failures" }, ...shown.map(item), rest);
     return details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
 }
 
@@ -175,11 +168,8 @@ panel("ledger", () => {
     const { parts, from } = partsAt(process, device, at);
     const rounded = sumOfSizes(parts.map((part) => part.bytes));
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
-    const bar = make("div", {
-        class: "bar",
-        role: "img",
-        "aria-label": parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", "),
-    });
+    const label = parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", ");
+    const bar = make("div", { class: "bar", role: "img", "aria-label": label });
     const colours = {
         live: "live",
         "live or cached": "live",
@@ -198,22 +188,13 @@ panel("ledger", () => {
         const note = part.note ? ` (${part.note})` : "";
         legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
     });
-    body("ledger").replaceChildren(
-        bar,
-        make(
-            "ul",
-            { class: "legend" },
-            ...legend,
-            make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
-            make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
-        ),
-        process.caches
-            ? p(
-                  "hint",
-                  `Live or cached are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: run --torch record shows its tensors.`,
-              )
-            : "",
+    legend.push(
+        make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
+        make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
     );
+    const owner = process.caches;
+    const hint = `Live or cached are the segments of ${owner}'s cache. What is free inside them only ${owner} knows: run --torch record shows its tensors.`;
+    body("ledger").replaceChildren(bar, make("ul", { class: "legend" }, ...legend), owner ? p("hint", hint) : "");
 });
 
 const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
