@@ -1,15 +1,14 @@
-//! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
-//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.md asks them.
+//! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict.
+//! docs/fleet.md asks them.
 //!
 //! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
-use journal::reader::{Header, State, plain};
+use journal::reader::{Header, State};
 
 use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
@@ -22,10 +21,12 @@ use crate::analysis::secrets;
 use crate::output::Output;
 
 /// The version of the columns below.
-const VERSION: (&str, &str) = ("vramshim.fleet_version", "1");
+const VERSION: (&str, &str) = ("vramshim.fleet_version", "2");
 
 /// What both tables begin with.
 const PROCESS: &str = "
+    optional binary job (STRING);
+    optional int32 rank;
     required binary host (STRING);
     required int32 pid;
     required int64 started_at (TIMESTAMP(MICROS, true));
@@ -68,7 +69,6 @@ const FAILURES: &str = "
 /// What was written.
 #[derive(Debug, Default)]
 pub struct Done {
-    pub files: u64,
     pub processes: u64,
     /// Rows of the table of failures.
     pub failures: u64,
@@ -78,44 +78,50 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-/// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. `may`
-/// refuses a file that must stay. A journal that cannot be read is left out and named.
-pub fn write(
-    journals: &BTreeSet<PathBuf>,
-    out: &Path,
-    force: bool,
-    may: &dyn Fn(&Path) -> io::Result<()>,
-) -> io::Result<Done> {
-    if !force && plain::entries_of(out).is_ok_and(|mut entries| entries.next().is_some()) {
-        let told = format!(
-            "{}: has files already: give another folder with -o, or --force",
-            shown(out)
-        );
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
-    }
+/// The files of the two tables in a folder.
+pub fn files(folder: &Path) -> [PathBuf; 2] {
+    ["devices.parquet", "failures.parquet"].map(|name| folder.join(name))
+}
+
+/// Writes the tables of these journals into a folder. A table that is there is replaced if `force` is set. A journal that
+/// cannot be read is left out and named.
+pub fn write(journals: &BTreeSet<PathBuf>, folder: &Path, force: bool) -> io::Result<Done> {
+    std::fs::create_dir_all(folder)
+        .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(folder))))?;
+    let [devices_path, failures_path] = files(folder);
+    let mut devices_out = Output::create(&devices_path, force)?;
+    let mut failures_out = Output::create(&failures_path, force)?;
+    let schema = |name: &str, more: &str| format!("message {name} {{{PROCESS}{more}\n}}");
+    let mut devices = Table::new(&mut devices_out, &schema("devices", DEVICES), VERSION)?;
+    let mut failures = Table::new(&mut failures_out, &schema("failures", FAILURES), VERSION)?;
     let mut done = Done::default();
-    let mut tables = Tables {
-        out,
-        force,
-        may,
-        written: BTreeSet::new(),
-    };
     for path in journals {
-        match Job::load(path, |_, _| {}) {
-            Ok(job) => {
-                write_process(&job, &mut tables, &mut done)?;
-                done.notes.extend(incomplete(&job));
+        let job = match Job::load(path, |_, _| {}) {
+            Ok(job) => job,
+            Err(problem) => {
+                done.left_out.push(problem.to_string());
+                continue;
             }
-            Err(problem) => done.left_out.push(problem.to_string()),
+        };
+        // A device where the job neither had nor asked for memory has no row.
+        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+        for (number, _, ledger) in job.devices() {
+            if let Some(ledger) = ledger.filter(used) {
+                devices.add(device_row(&job, number, ledger))?;
+            }
         }
+        let finding = job.finding();
+        if let Some(failure) = &finding.failure {
+            failures.add(failure_row(&job, &finding, failure))?;
+            done.failures += 1;
+        }
+        done.processes += 1;
+        done.notes.extend(incomplete(&job));
     }
-    let failures = out.join("failures");
-    if done.processes > 0 && !failures.exists() {
-        // A question that names a table without a file is an error.
-        let folder = PathBuf::from(format!("job={0}/rank={0}", no_value()));
-        tables.add("failures", &folder, "none", FAILURES, &[])?;
-    }
-    done.files = tables.written.len() as u64;
+    devices.close()?;
+    failures.close()?;
+    devices_out.finish()?;
+    failures_out.finish()?;
     Ok(done)
 }
 
@@ -127,73 +133,22 @@ fn incomplete(job: &Job) -> impl Iterator<Item = String> {
     damaged.into_iter().chain(lost)
 }
 
-/// The folder of the tables.
-struct Tables<'a> {
-    out: &'a Path,
-    force: bool,
-    may: &'a dyn Fn(&Path) -> io::Result<()>,
-    /// The files that this run has written.
-    written: BTreeSet<PathBuf>,
-}
-
-impl Tables<'_> {
-    /// Writes one file of a table. Of two processes with one name, such as those of two containers, the second gets a number.
-    fn add(&mut self, name: &str, partition: &Path, file: &str, more: &str, rows: &[Vec<Value>]) -> io::Result<()> {
-        let folder = self.out.join(name).join(partition);
-        std::fs::create_dir_all(&folder)
-            .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(&folder))))?;
-        let numbered = (2..).map(|number| folder.join(format!("{file}-{number}.parquet")));
-        let mut names = std::iter::once(folder.join(format!("{file}.parquet"))).chain(numbered);
-        let path = names.find(|path| !self.written.contains(path)).unwrap_or_default();
-        (self.may)(&path)?;
-        let mut output = Output::create(&path, self.force)?;
-        let schema = format!("message {name} {{{PROCESS}{more}\n}}");
-        let mut table = Table::new(&mut output, &schema, VERSION)?;
-        table.rows(rows)?;
-        table.close()?;
-        output.finish()?;
-        self.written.insert(path);
-        Ok(())
-    }
-}
-
-/// Writes the files of a process.
-fn write_process(job: &Job, tables: &mut Tables, done: &mut Done) -> io::Result<()> {
-    let header = &job.header;
-    let rank = rank(header).map_or_else(no_value, |rank| folder_name(&rank));
-    let partition = PathBuf::from(format!("job={}/rank={rank}", folder_name(&job_name(header))));
-    let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
-    // A device where the job neither had nor asked for memory has no row.
-    let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
-    let devices = job.devices().into_iter();
-    let rows = devices.filter_map(|(number, _, ledger)| Some(device_row(job, number, ledger.filter(used)?)));
-    let rows: Vec<Vec<Value>> = rows.collect();
-    if !rows.is_empty() {
-        tables.add("devices", &partition, &file, DEVICES, &rows)?;
-    }
-    done.processes += 1;
-    let finding = job.finding();
-    if let Some(failure) = &finding.failure {
-        let row = failure_row(job, &finding, failure);
-        tables.add("failures", &partition, &file, FAILURES, &[row])?;
-        done.failures += 1;
-    }
-    Ok(())
-}
-
 /// Microseconds since 1970 of a time of the journal.
 fn micros(job: &Job, time_ns: u64) -> u64 {
     job.header.wall_start_ns.saturating_add(time_ns) / 1000
 }
 
 /// What the rows of both tables begin with.
-fn row_of_process(job: &Job, number: i16) -> Vec<Value<'_>> {
+fn row_of_process(job: &Job, number: i16) -> Vec<Value> {
     let (header, device) = (&job.header, job.header.device(number));
     let software = |wanted: &str| -> Value {
         let found = header.software.iter().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str()).into()
     };
+    let job_name = job_name(header);
     vec![
+        (!job_name.is_empty()).then_some(job_name).into(),
+        rank(header).and_then(|rank| rank.parse::<i32>().ok()).into(),
         header.host.as_str().into(),
         header.pid.into(),
         micros(job, 0).into(),
@@ -210,7 +165,7 @@ fn row_of_process(job: &Job, number: i16) -> Vec<Value<'_>> {
     ]
 }
 
-fn device_row<'j>(job: &'j Job, number: i16, ledger: &DeviceLedger) -> Vec<Value<'j>> {
+fn device_row(job: &Job, number: i16, ledger: &DeviceLedger) -> Vec<Value> {
     let all = &ledger.all;
     let (outcome, status) = match job.state {
         State::Running | State::Dumped => ("running", None),
@@ -233,7 +188,7 @@ fn device_row<'j>(job: &'j Job, number: i16, ledger: &DeviceLedger) -> Vec<Value
     row
 }
 
-fn failure_row<'j>(job: &'j Job, finding: &Finding, failure: &Failure) -> Vec<Value<'j>> {
+fn failure_row(job: &Job, finding: &Finding, failure: &Failure) -> Vec<Value> {
     let (scene, parts) = (failure.scene, failure.shortage.parts);
     let labels = Labels::load(&job.path);
     let stack = labels.frames(scene.stack).map(|_| labels.stack(scene.stack));
@@ -268,44 +223,4 @@ fn job_name(header: &Header) -> String {
     let word = script.or(header.command_line.first()).map(Path::new);
     let name = word.and_then(Path::file_name).unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-/// What Hive, Spark and DuckDB read as no value.
-fn no_value() -> String {
-    "__HIVE_DEFAULT_PARTITION__".to_owned()
-}
-
-/// The text as a name of a folder, in the way of Hive: other bytes than letters, digits, `-`, `_` and `.` become `%XX`.
-fn folder_name(text: &str) -> String {
-    const LONGEST_BYTES: usize = 120;
-    if text.is_empty() {
-        return no_value();
-    }
-    let mut name = String::new();
-    for byte in text.bytes() {
-        // A name of dots alone is no name of a folder.
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
-        if is_plain {
-            name.push(byte as char);
-        } else {
-            let _ = write!(name, "%{byte:02X}");
-        }
-        if name.len() >= LONGEST_BYTES {
-            break;
-        }
-    }
-    name
-}
-
-#[cfg(test)]
-mod tests {
-    use super::folder_name;
-
-    #[test]
-    fn names_of_folders_lead_nowhere_else() {
-        assert_eq!(folder_name("train-7.py"), "train-7.py");
-        assert_eq!(folder_name("../a=b/c d\n"), "%2E.%2Fa%3Db%2Fc%20d%0A");
-        assert_eq!(folder_name(""), "__HIVE_DEFAULT_PARTITION__");
-        assert!(folder_name(&"é".repeat(200)).len() <= 130);
-    }
 }

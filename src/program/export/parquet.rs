@@ -1,14 +1,13 @@
 //! Parquet: one file with the events, and beside it two with the stacks and their frames, if there are any. The files
 //! are written in groups of rows, so a long journal takes no more memory than a short one.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use base::cuda::HOST_DEVICE;
 use journal::format::{Frame, Record};
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Type};
 use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
@@ -16,6 +15,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnDescriptor;
 
 use super::exported_process::Process;
 use super::row::Row;
@@ -74,33 +74,17 @@ fn failed(problem: ParquetError) -> io::Error {
 }
 
 /// A value of a column.
-pub enum Value<'t> {
+pub enum Value {
     /// Has no such thing.
     Missing,
     /// Parquet stores unsigned numbers in the bits of signed ones, and so does this.
     Number(i64),
-    Text(Cow<'t, str>),
-}
-
-impl Value<'_> {
-    fn number(&self) -> Option<i64> {
-        match self {
-            Value::Number(number) => Some(*number),
-            Value::Missing | Value::Text(_) => None,
-        }
-    }
-
-    fn text(&self) -> Option<ByteArray> {
-        match self {
-            Value::Text(text) => Some(ByteArray::from(&**text)),
-            Value::Missing | Value::Number(_) => None,
-        }
-    }
+    Text(ByteArray),
 }
 
 macro_rules! numbers {
     ($($type:ty)*) => { $(
-        impl From<$type> for Value<'_> {
+        impl From<$type> for Value {
             fn from(number: $type) -> Self {
                 Value::Number(number as i64)
             }
@@ -110,27 +94,94 @@ macro_rules! numbers {
 
 numbers! { u64 u32 u8 i32 i16 bool }
 
-impl<'t> From<&'t str> for Value<'t> {
-    fn from(text: &'t str) -> Self {
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
         Value::Text(text.into())
     }
 }
 
-impl From<String> for Value<'_> {
+impl From<String> for Value {
     fn from(text: String) -> Self {
-        Value::Text(text.into())
+        Value::Text(text.into_bytes().into())
     }
 }
 
-impl<'t, T: Into<Value<'t>>> From<Option<T>> for Value<'t> {
+impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(value: Option<T>) -> Self {
         value.map_or(Value::Missing, Into::into)
     }
 }
 
+/// The values of a column that are not yet written.
+enum Values {
+    Bool(Vec<bool>),
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Text(Vec<ByteArray>),
+}
+
+struct Column {
+    values: Values,
+    /// For each row, whether it has a value (1) or none (0).
+    levels: Vec<i16>,
+    is_optional: bool,
+}
+
+impl Column {
+    fn new(description: &ColumnDescriptor) -> Column {
+        Column {
+            values: match description.physical_type() {
+                Type::BOOLEAN => Values::Bool(Vec::new()),
+                Type::INT32 => Values::Int32(Vec::new()),
+                Type::INT64 => Values::Int64(Vec::new()),
+                _ => Values::Text(Vec::new()),
+            },
+            levels: Vec::new(),
+            is_optional: description.max_def_level() > 0,
+        }
+    }
+
+    fn add(&mut self, value: Value) {
+        self.levels.push(i16::from(!matches!(value, Value::Missing)));
+        match (&mut self.values, value) {
+            (Values::Bool(values), Value::Number(number)) => values.push(number != 0),
+            (Values::Int32(values), Value::Number(number)) => values.push(number as i32),
+            (Values::Int64(values), Value::Number(number)) => values.push(number),
+            (Values::Text(values), Value::Text(text)) => values.push(text),
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, writer: &mut ColumnWriter) -> Result<(), ParquetError> {
+        let levels = self.is_optional.then_some(&*self.levels);
+        match (&mut self.values, writer) {
+            (Values::Bool(values), ColumnWriter::BoolColumnWriter(writer)) => put(writer, values, levels),
+            (Values::Int32(values), ColumnWriter::Int32ColumnWriter(writer)) => put(writer, values, levels),
+            (Values::Int64(values), ColumnWriter::Int64ColumnWriter(writer)) => put(writer, values, levels),
+            (Values::Text(values), ColumnWriter::ByteArrayColumnWriter(writer)) => put(writer, values, levels),
+            _ => Err(ParquetError::General("a column of an unknown type".to_owned())),
+        }?;
+        self.levels.clear();
+        Ok(())
+    }
+}
+
+fn put<T: DataType>(
+    writer: &mut ColumnWriterImpl<T>,
+    values: &mut Vec<T::T>,
+    levels: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    writer.write_batch(values, levels, None)?;
+    values.clear();
+    Ok(())
+}
+
 /// A file of a table.
 pub struct Table<W: Write + Send> {
     file: SerializedFileWriter<W>,
+    columns: Vec<Column>,
+    /// Rows that are not yet written.
+    rows: usize,
 }
 
 impl<W: Write + Send> Table<W> {
@@ -142,56 +193,52 @@ impl<W: Write + Send> Table<W> {
             .set_key_value_metadata(Some(metadata))
             .build();
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties)).map_err(failed)?;
-        Ok(Table { file })
+        let columns = file.schema_descr().columns();
+        Ok(Table {
+            columns: columns.iter().map(|column| Column::new(column)).collect(),
+            file,
+            rows: 0,
+        })
     }
 
-    /// Writes a group of rows. The values of a row are in the order of the schema.
-    pub fn rows(&mut self, rows: &[Vec<Value>]) -> io::Result<()> {
-        let mut write = || -> Result<(), ParquetError> {
-            let mut group = self.file.next_row_group()?;
-            let mut place = 0;
-            while let Some(mut column) = group.next_column()? {
-                let values = rows.iter().map(|row| &row[place]);
-                let numbers = values.clone().map(Value::number);
-                match column.untyped() {
-                    ColumnWriter::Int64ColumnWriter(writer) => put(writer, numbers)?,
-                    ColumnWriter::Int32ColumnWriter(writer) => put(writer, numbers.map(|one| Some(one? as i32)))?,
-                    ColumnWriter::BoolColumnWriter(writer) => put(writer, numbers.map(|one| Some(one? != 0)))?,
-                    ColumnWriter::ByteArrayColumnWriter(writer) => put(writer, values.map(Value::text))?,
-                    _ => return Err(ParquetError::General("a column of an unknown type".to_owned())),
-                }
-                column.close()?;
-                place += 1;
+    /// Adds a row, whose values are in the order of the schema.
+    pub fn add(&mut self, row: impl IntoIterator<Item = Value>) -> io::Result<()> {
+        self.columns
+            .iter_mut()
+            .zip(row)
+            .for_each(|(column, value)| column.add(value));
+        self.rows += 1;
+        if self.rows == GROUP_ROWS {
+            self.write().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rows so far as a group.
+    fn write(&mut self) -> Result<(), ParquetError> {
+        let mut group = self.file.next_row_group()?;
+        for column in &mut self.columns {
+            if let Some(mut writer) = group.next_column()? {
+                column.write(writer.untyped())?;
+                writer.close()?;
             }
-            group.close().map(drop)
-        };
-        write().map_err(failed)
+        }
+        self.rows = 0;
+        group.close().map(drop)
     }
 
-    pub fn close(self) -> io::Result<()> {
+    pub fn close(mut self) -> io::Result<()> {
+        if self.rows > 0 {
+            self.write().map_err(failed)?;
+        }
         self.file.close().map(drop).map_err(failed)
     }
 }
 
-fn put<T: DataType>(
-    writer: &mut ColumnWriterImpl<T>,
-    values: impl Iterator<Item = Option<T::T>>,
-) -> Result<(), ParquetError> {
-    let (mut present, mut levels) = (Vec::new(), Vec::new());
-    for value in values {
-        levels.push(i16::from(value.is_some()));
-        present.extend(value);
-    }
-    let is_optional = writer.get_descriptor().max_def_level() > 0;
-    writer
-        .write_batch(&present, is_optional.then_some(&levels), None)
-        .map(drop)
-}
-
 /// The values of a row of the table of events, in the order of its columns.
-fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'static>> {
+fn values(process: &Process, record: &Record, stack: Option<u64>) -> [Value; 20] {
     let row = Row::new(process, record);
-    vec![
+    [
         process.journal.header().pid.into(),
         record.time_ns.into(),
         process.unix_ns(record.time_ns).into(),
@@ -217,7 +264,6 @@ fn values(process: &Process, record: &Record, stack: Option<u64>) -> Vec<Value<'
 
 pub struct Writer<W: Write + Send> {
     table: Table<W>,
-    rows: Vec<Vec<Value<'static>>>,
     stacks: StackTables,
 }
 
@@ -225,7 +271,6 @@ impl<W: Write + Send> Writer<W> {
     pub fn new(out: W) -> io::Result<Writer<W>> {
         Ok(Writer {
             table: Table::new(out, EVENTS, VERSION)?,
-            rows: Vec::new(),
             stacks: StackTables::default(),
         })
     }
@@ -237,19 +282,11 @@ impl<W: Write + Send> Writer<W> {
 
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let stack = self.stacks.number(process, record.stack);
-        self.rows.push(values(process, record, stack));
-        if self.rows.len() == GROUP_ROWS {
-            self.table.rows(&self.rows)?;
-            self.rows.clear();
-        }
-        Ok(())
+        self.table.add(values(process, record, stack))
     }
 
     /// Completes the file of events. Returns the stacks that they name.
-    pub fn finish(mut self) -> io::Result<StackTables> {
-        if !self.rows.is_empty() {
-            self.table.rows(&self.rows)?;
-        }
+    pub fn finish(self) -> io::Result<StackTables> {
         self.table.close()?;
         Ok(self.stacks)
     }
@@ -295,28 +332,21 @@ impl StackTables {
 
     /// One row for each frame of each stack; depth 0 is the innermost.
     pub fn write_stacks(&self, out: impl Write + Send) -> io::Result<()> {
-        let numbered = (1u64..).zip(&self.stacks);
-        let rows: Vec<Vec<Value>> = numbered
-            .flat_map(|(stack, frames)| {
-                let frames = (0i32..).zip(frames);
-                frames.map(move |(depth, &frame)| vec![stack.into(), depth.into(), frame.into()])
-            })
-            .collect();
-        write_table(out, STACKS, &rows)
+        let mut table = Table::new(out, STACKS, VERSION)?;
+        for (stack, frames) in (1u64..).zip(&self.stacks) {
+            for (depth, &frame) in (0i32..).zip(frames) {
+                table.add([stack.into(), depth.into(), frame.into()])?;
+            }
+        }
+        table.close()
     }
 
     pub fn write_frames(&self, out: impl Write + Send) -> io::Result<()> {
-        let frames = (1u64..).zip(&self.frames);
-        let row = |(number, frame): (u64, &Frame)| -> Vec<Value> {
-            let (file, function) = (frame.file.to_string(), frame.function.to_string());
-            vec![number.into(), file.into(), frame.line.into(), function.into()]
-        };
-        write_table(out, FRAMES, &frames.map(row).collect::<Vec<_>>())
+        let mut table = Table::new(out, FRAMES, VERSION)?;
+        for (number, frame) in (1u64..).zip(&self.frames) {
+            let (file, function) = (&*frame.file, &*frame.function);
+            table.add([number.into(), file.into(), frame.line.into(), function.into()])?;
+        }
+        table.close()
     }
-}
-
-fn write_table(out: impl Write + Send, schema: &str, rows: &[Vec<Value>]) -> io::Result<()> {
-    let mut table = Table::new(out, schema, VERSION)?;
-    table.rows(rows)?;
-    table.close()
 }
