@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use base::named;
 use journal::format::{Event, MarkKind, Record};
 
 use super::budget::Charge;
@@ -29,14 +30,15 @@ pub enum Moment {
     End,
 }
 
-/// What live allocations are grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    Stack,
-    Size,
-    Api,
-    Thread,
-    Stream,
+named! {
+    /// What live allocations are grouped by.
+    pub enum By {
+        Stack => "stack",
+        Size => "size",
+        Api => "api",
+        Thread => "thread",
+        Stream => "stream",
+    }
 }
 
 /// What the allocations of one `Holder` have in common.

@@ -20,6 +20,7 @@ pub mod budget;
 pub mod came;
 mod device_code;
 pub mod device_ledger;
+pub mod each_once;
 pub mod figures;
 pub mod finding;
 pub mod floors;

@@ -8,6 +8,7 @@ use journal::format::Frame;
 
 use super::pickle_reader::{Pickle, PickleError, Value};
 use super::plain_file::{self, Unreadable};
+use crate::analysis::each_once::EachOnce;
 
 /// PyTorch has 16.
 const MOST_DIVISIONS: usize = 64;
@@ -116,23 +117,8 @@ pub struct StackNumber(pub u32);
 #[derive(Default)]
 pub struct Stacks {
     pub all_frames: Vec<Frame>,
-    stacks: HashMap<Vec<u32>, u32>,
     /// The frames of each stack, as indices of `all_frames`, innermost first.
-    pub all_stacks: Vec<Vec<u32>>,
-}
-
-impl Stacks {
-    fn number(&mut self, frames: Vec<u32>) -> StackNumber {
-        if frames.is_empty() {
-            return StackNumber(0);
-        }
-        let next = self.all_stacks.len() as u32 + 1;
-        let number = *self.stacks.entry(frames).or_insert_with_key(|frames| {
-            self.all_stacks.push(frames.clone());
-            next
-        });
-        StackNumber(number)
-    }
+    pub stacks: EachOnce<Vec<u32>>,
 }
 
 /// Why a file gives no snapshot.
@@ -373,7 +359,10 @@ impl<'p> Maker<'p> {
         }
         let frames = self.pickle.list(list).iter().map(|&frame| self.frame(frame));
         let frames = frames.collect::<Result<Vec<u32>, ContentError>>()?;
-        let number = self.stacks.number(frames);
+        let number = match frames[..] {
+            [] => StackNumber(0),
+            _ => StackNumber(self.stacks.stacks.place(frames) as u32 + 1),
+        };
         self.of_lists.insert(list, number);
         Ok(number)
     }

@@ -7,6 +7,7 @@ use journal::format::{Event, Record};
 
 use super::columns::FirstAndLast;
 use super::data::Events;
+use crate::analysis::each_once::EachOnce;
 use crate::analysis::job::Observer;
 use crate::analysis::ledger::{Ledger, device_of};
 use crate::analysis::names::{api_name, result_name};
@@ -112,25 +113,18 @@ impl Choice {
             address: chosen.values().map(|record| kind(&record.event).1).collect(),
             ..Events::default()
         };
-        let mut apis: BTreeMap<u16, usize> = BTreeMap::new();
+        let (mut kinds, mut apis) = (EachOnce::default(), EachOnce::default());
         for (place, record) in chosen.values().enumerate() {
-            let name = kind(&record.event).0;
-            let kind = events.kinds.iter().position(|known| *known == name).unwrap_or_else(|| {
-                events.kinds.push(name);
-                events.kinds.len() - 1
-            });
-            events.kind.push(kind);
-            let api = *apis.entry(record.api.number()).or_insert_with(|| {
-                events.apis.push(api_name(record.api.number()));
-                events.apis.len() - 1
-            });
-            events.api.push(api);
+            events.kind.push(kinds.place(kind(&record.event).0));
+            events.api.push(apis.place(record.api.number()));
             events.device.push(record.device);
             events.stack.push(stack(record.stack).map_or(0, |place| place + 1));
             if let Some(note) = note(&record.event, &text) {
                 events.notes.insert(place, note);
             }
         }
+        events.kinds = kinds.list;
+        events.apis = apis.list.into_iter().map(api_name).collect();
         events
     }
 }

@@ -2,31 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use base::named;
+
 use super::followed_process::{Identity, Process};
 use crate::analysis::figures::Counts;
 
 /// The most processes that are remembered.
 const MOST: usize = 1 << 16;
 
-/// How processes ended.
-#[derive(Clone, Copy, Debug)]
-pub enum Ended {
-    /// With status 0.
-    Exited = 0,
-    /// With another status.
-    Failed = 1,
-    Killed = 2,
-}
-
-impl Ended {
-    pub const ALL: [Ended; 3] = [Ended::Exited, Ended::Failed, Ended::Killed];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Ended::Exited => "exited",
-            Ended::Failed => "failed",
-            Ended::Killed => "killed",
-        }
+named! {
+    /// How processes ended.
+    pub enum Ended {
+        /// With status 0.
+        Exited => "exited",
+        /// With another status.
+        Failed => "failed",
+        Killed => "killed",
     }
 }
 

@@ -117,7 +117,7 @@ fn processes(text: &mut Text, node: &Node) {
         devices().map(|(process, device, figures)| (labels_of(process, device, None), figures.counts.allocations));
     let help = "Requests that got memory";
     text.metric("vramshim_allocations_total", help, allocations);
-    let failures = Kind::ALL.into_iter().flat_map(|kind| {
+    let failures = Kind::ALL.iter().flat_map(|&kind| {
         devices().map(move |(process, device, figures)| {
             let labels = labels_of(process, device, Some(("kind", kind.name().to_owned())));
             (labels, figures.counts.failures[kind as usize])
@@ -166,7 +166,9 @@ fn totals(text: &mut Text, node: &Node) {
     let label = |name, value: &str| vec![(name, value.to_owned())];
     let help = "Requests that got memory: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocations_total", help, one(totals.counts.allocations));
-    let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
+    let failures = Kind::ALL
+        .iter()
+        .map(|&kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocation_failures_total", help, failures);
     let verdicts = Verdict::ALL.iter().copied().zip(totals.counts.causes);
@@ -179,7 +181,9 @@ fn totals(text: &mut Text, node: &Node) {
     text.metric("paddle_gpu_malloc_failed_total", help, one(failed));
     let help = "Events that no journal has: all processes of the node, since the start of serve";
     text.metric("vramshim_node_events_lost_total", help, one(totals.lost));
-    let ended = Ended::ALL.map(|how| (label("how", how.name()), totals.ended[how as usize]));
+    let ended = Ended::ALL
+        .iter()
+        .map(|&how| (label("how", how.name()), totals.ended[how as usize]));
     let help = "Processes that ended since the start of serve; exited: with status 0, failed: with another";
     text.metric("vramshim_node_processes_ended_total", help, ended);
     let running = node.processes().filter(|process| process.state == State::Running);

@@ -38,8 +38,8 @@ panel("ranks", () => {
         const failed = process.ended_by_failure ? failureWords(process) : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
         const here = size(levelAt(device.live, process.began + state.at - state.process.began));
-        const peaks = `peak ${size(device.peak_bytes)} live, ${size(device.peak_reserved)} reserved`;
-        const figures = `${peaks}${failed && `, ${failed}`}; ${here} live at the moment`;
+        const peak = size(device.peak_bytes);
+        const figures = `peak ${peak} live, ${size(device.peak_reserved)} reserved${failed && `, ${failed}`}; ${here} live at the moment`;
         const card = button("", () => selectProcess(process, device), {
             class: "card",
             "aria-pressed": String(process === state.process && device === state.device),
@@ -48,23 +48,22 @@ panel("ranks", () => {
         card.replaceChildren(
             make("span", { class: "name" }, text, failed && make("b", { class: "badly" }, ` ${failed}`)),
             canvasOf(process, device),
-            make("span", { class: "more" }, `peak ${size(device.peak_bytes)}, now ${here}`),
+            make("span", { class: "more" }, `peak ${peak}, now ${here}`),
         );
         return make("li", {}, card);
     });
+    const cardsOf = (run) => make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === run));
+    const title = (run, number) => make("h3", { class: "run" }, (number > 0 ? "Run of " : "Newest run: ") + runText(run));
+    const all = runs.flatMap((run, number) => [runs.length > 1 ? title(run, number) : "", cardsOf(number)]);
     const because = report.first_because ? ` The first process is first because ${report.first_because}.` : "";
     const inRuns = runs.length > 1 ? ` of ${many(runs.length, "run")}, the newest first` : "";
     const without = report.processes.length - new Set(list.map(({ process }) => process)).size;
     const unused = without > 0 ? `, of which ${count(without)} used no device` : "";
-    const title = `${many(report.processes.length, "process", "processes")}${inRuns}${unused}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
+    const scales = `${size(scale / 1.05)} and ${duration(length)}`;
+    const summary = `${many(report.processes.length, "process", "processes")}${inRuns}${unused}, all on one scale: ${scales}. Times count from the start of each journal.${because}`;
     body("ranks").replaceChildren(
-        p("asof", list.length > 0 ? title : "No process used a device."),
-        ...(runs.length > 1
-            ? runs.flatMap((run, number) => [
-                  make("h3", { class: "run" }, number === 0 ? `Newest run: ${runText(run)}` : `Run of ${runText(run)}`),
-                  make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === number)),
-              ])
-            : [make("ul", { class: "cards" }, ...cards)]),
+        p("asof", list.length > 0 ? summary : "No process used a device."),
+        ...all,
         ...report.unread.map((text) => p("notice", `Not in this report: ${text}`)),
     );
     list.forEach((one) => drawSmall(one, scale, length));

@@ -142,12 +142,8 @@ function partsAt(process, device, at) {
     }
     const live = levelAt(device.live, at);
     const reserved = Math.max(levelAt(device.reserved, at), live);
-    const parts = process.caches
-        ? [{ name: "live or cached", bytes: reserved }]
-        : [
-              { name: "live", bytes: live },
-              { name: "cached", bytes: reserved - live },
-          ];
+    const parts = [{ name: "live", bytes: live }, { name: "cached", bytes: reserved - live }];
+    if (process.caches) parts.splice(0, 2, { name: "live or cached", bytes: reserved });
     const measured = countUpTo(device.used.times, at);
     let from = "from the journal; the device was not measured";
     let outside = 0;
@@ -207,6 +203,8 @@ panel("trust", () => {
     const with_ = trust.stack_bytes;
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
     const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
+    const shares = Object.entries(trust.no_stack_bytes);
+    const damage = [many(trust.damaged, "record") + " left out", ...trust.damaged_header];
     const items = [
         `${bad ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
         trust.lost > 0
@@ -214,18 +212,14 @@ panel("trust", () => {
             : trust.damaged_header.includes("lost events")
               ? "how many events were lost is not known (damaged)"
               : null,
-        trust.damaged > 0 || trust.damaged_header.length > 0
-            ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
-            : null,
+        trust.damaged > 0 || trust.damaged_header.length > 0 ? `the file is damaged: ${damage.join(", ")}` : null,
         trust.unfinished > 0 ? `${many(trust.unfinished, "event")} unfinished when the process ended` : null,
         trust.anomalies > 0 ? `${many(trust.anomalies, "event")} contradict earlier ones` : null,
         trust.unknown_frees > 0
             ? `${many(trust.unknown_frees, "free")} of memory that was allocated without the library`
             : null,
         with_ > 0 ? `stacks for ${percent(with_ / (with_ + without))} of the allocated bytes` : null,
-        ...Object.entries(trust.no_stack_bytes).map(([reason, bytes]) =>
-            with_ > 0 ? `no stack for ${percent(bytes / (with_ + without))}: ${reason}` : null,
-        ),
+        ...shares.map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
         with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
     ];
@@ -233,7 +227,6 @@ panel("trust", () => {
     byId(bad ? "timeline" : "about").before(byId("trust"));
     byId("trust-title").classList.toggle("unseen", !bad);
     byId("trust").classList.toggle("bad", bad);
-    body("trust").replaceChildren(
-        make("ul", { class: "line" }, ...items.filter((item) => item).map((item) => make("li", {}, item))),
-    );
+    const lines = items.filter((item) => item).map((item) => make("li", {}, item));
+    body("trust").replaceChildren(make("ul", { class: "line" }, ...lines));
 });

@@ -71,14 +71,11 @@ impl FromStr for Top {
     type Err = Wanted;
 
     fn from_str(text: &str) -> Result<Top, Wanted> {
-        Ok(match text {
-            "stack" => Top::By(By::Stack),
-            "size" => Top::By(By::Size),
-            "api" => Top::By(By::Api),
-            "thread" => Top::By(By::Thread),
-            "stream" => Top::By(By::Stream),
-            number => Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| Wanted::EntriesOrGrouping)?),
-        })
+        if let Some(by) = By::parse(text) {
+            return Ok(Top::By(by));
+        }
+        let entries = at_least(1, usize::MAX)(text);
+        entries.map(Top::Entries).map_err(|_| Wanted::EntriesOrGrouping)
     }
 }
 
