@@ -58,16 +58,8 @@ pub struct Anomalies {
 
 impl Anomalies {
     pub fn total(&self) -> u64 {
-        let Self {
-            unknown_free,
-            same_address,
-            overlap,
-            segment,
-            unknown_kind,
-            unknown_class,
-            unknown_device,
-        } = *self;
-        unknown_free + same_address + overlap + segment + unknown_kind + unknown_class + unknown_device
+        let of_calls = self.unknown_free + self.same_address + self.overlap + self.segment;
+        of_calls + self.unknown_kind + self.unknown_class + self.unknown_device
     }
 }
 

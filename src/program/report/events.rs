@@ -27,8 +27,8 @@ pub struct Choice {
     moments: Vec<u64>,
     half: u64,
     chosen: BTreeMap<u64, Record>,
-    failures: FirstAndLast<Numbered>,
-    marks: FirstAndLast<Numbered>,
+    /// Failures and marks.
+    pinned: [FirstAndLast<Numbered>; 2],
     /// The largest allocations by size and number.
     largest: BTreeMap<(u64, u64), Record>,
     seen: u64,
@@ -47,8 +47,7 @@ impl Choice {
             moments: timeline.moments(),
             half,
             chosen: BTreeMap::new(),
-            failures: FirstAndLast::new(most / 16),
-            marks: FirstAndLast::new(most / 16),
+            pinned: [0; 2].map(|_| FirstAndLast::new(most / 16)),
             largest: BTreeMap::new(),
             seen: 0,
             findings: 0,
@@ -83,8 +82,8 @@ impl Observer for Choice {
             return;
         }
         match record.event {
-            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push((number, *record)),
-            Event::Mark { .. } => self.marks.push((number, *record)),
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.pinned[0].push((number, *record)),
+            Event::Mark { .. } => self.pinned[1].push((number, *record)),
             Event::Alloc(allocation) => {
                 let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
                 let has_room = self.largest.len() < self.most / 8;
@@ -101,8 +100,7 @@ impl Choice {
     /// The chosen records. `stack` gives the place of a stack, `text` that of a mark.
     pub fn finish(self, mut stack: impl FnMut(u32) -> Option<usize>, text: impl Fn(u64) -> String) -> Events {
         let mut chosen = self.chosen;
-        chosen.extend(self.failures.list);
-        chosen.extend(self.marks.list);
+        chosen.extend(self.pinned.into_iter().flat_map(|pinned| pinned.list));
         chosen.extend(self.largest.into_iter().map(|((_, number), record)| (number, record)));
         let mut events = Events {
             in_all: self.seen - self.findings,

@@ -372,8 +372,6 @@ fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
             "peak_reserved": peak_reserved.bytes,
             "peak_reserved_ns": peak_reserved.time_ns,
             "live_at_end": all.allocated.current,
-            "allocations": all.count,
-            "utilisation": all.utilisation(),
             // For lack of memory, as in the process's list.
             "failures": first.failed.get(&ordinal).unwrap_or(&0),
         })

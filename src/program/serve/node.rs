@@ -3,7 +3,7 @@
 //! Files are opened for a reading and closed again, so the number of descriptors does not grow with the processes. A
 //! journal that cannot be read costs a message and a count, and nothing else.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use base::text::{many, printable, shown};
 use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
-use super::counted::{Counted, Ended, Totals};
+use super::counted::{Before, Ended, Totals};
 use super::devices::Devices;
 use super::folders::{File, Folders, Who, in_turns};
 use super::followed_process::{Identity, Labels, Process, identity};
@@ -27,6 +27,8 @@ const MOST_SKIPPED: u64 = 64;
 const MOST_SHOWN: usize = 1000;
 /// The most processes that are followed, counted the same way: their figures take memory.
 const MOST_FOLLOWED: usize = 4096;
+/// The most processes that are remembered after that.
+const MOST_COUNTED: usize = 1 << 16;
 /// So many new ones may come before it is looked how many there are.
 const MOST_UNCOUNTED: usize = 1024;
 /// The most messages about journals.
@@ -82,7 +84,7 @@ pub struct Node {
     /// Those of the processes that are followed.
     identities: BTreeSet<Identity>,
     /// What `totals` has of processes that are not followed any more.
-    counted: Counted,
+    counted: BTreeMap<Identity, Before>,
     pub totals: Totals,
     /// How many journals were damaged, and how many messages about journals were given.
     pub damaged: u64,
@@ -104,7 +106,7 @@ impl Node {
             options,
             folders: Folders::new(),
             identities: BTreeSet::new(),
-            counted: Counted::default(),
+            counted: BTreeMap::new(),
             totals: Totals::default(),
             damaged: 0,
             messages: 0,
@@ -296,7 +298,7 @@ impl Node {
         if journal.state() == State::Dumped {
             return None;
         }
-        let before = self.counted.before(&identity);
+        let before = self.counted.get(&identity).copied();
         if before.is_some_and(|before| before.has_ended) {
             return None;
         }
@@ -372,7 +374,15 @@ impl Node {
     fn leave(&mut self, known: Known) {
         if let Known::Followed(process) = known {
             self.identities.remove(&process.identity);
-            self.counted.note(&process);
+            let before = Before {
+                until_ns: process.counted_until_ns,
+                lost: process.lost,
+                has_ended: process.is_done,
+            };
+            self.counted.insert(process.identity, before);
+            if self.counted.len() > MOST_COUNTED {
+                self.counted.pop_first();
+            }
         }
     }
 
