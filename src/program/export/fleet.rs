@@ -214,8 +214,7 @@ fn job_name(header: &Header) -> String {
     if !header.job.is_empty() {
         return header.job.clone();
     }
-    let slurm = header.environment.iter().find(|(name, _)| name == "SLURM_JOB_ID");
-    if let Some((_, number)) = slurm {
+    if let Some(number) = header.variable("SLURM_JOB_ID") {
         return format!("slurm-{number}");
     }
     // The script, or else the program.
