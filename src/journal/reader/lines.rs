@@ -1,5 +1,6 @@
 //! Lines of the text files beside a journal: fields between tabs, written by a process that may have been killed.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,7 +15,7 @@ pub(super) const LONGEST_LINE_BYTES: u64 = 1 << 20;
 /// The lines of a file that its process may still write.
 pub(super) struct Lines {
     file: BufReader<File>,
-    /// The begin of a line whose end has not been read.
+    /// The line that was returned, or the begin of one whose end has not been read.
     begun: Vec<u8>,
 }
 
@@ -67,23 +68,21 @@ pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<St
     if fields.next().and_then(|field| field.parse().ok()) != Some(kind.version) {
         return wrong(NotBeside::OtherVersion);
     }
-    Ok(Some((lines, fields.map(unescaped).collect())))
+    let more = fields.map(unescaped).collect();
+    Ok(Some((lines, more)))
 }
 
 impl Lines {
     /// The next complete line without its line feed. After `None` there may be more later. A line that is too long is damage,
     /// and ends the file.
-    pub(super) fn next(&mut self) -> io::Result<Option<String>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<Cow<'_, str>>> {
+        if self.begun.ends_with(b"\n") {
+            self.begun.clear();
+        }
         let room = LONGEST_LINE_BYTES - self.begun.len() as u64;
         (&mut self.file).take(room).read_until(b'\n', &mut self.begun)?;
-        if self.begun.last() != Some(&b'\n') {
-            // The process was killed while it wrote this line, or writes it now.
-            return Ok(None);
-        }
-        self.begun.pop();
-        let line = String::from_utf8_lossy(&self.begun).into_owned();
-        self.begun.clear();
-        Ok(Some(line))
+        // Without a line feed, the process was killed while it wrote this line, or writes it now.
+        Ok(self.begun.strip_suffix(b"\n").map(String::from_utf8_lossy))
     }
 }
 

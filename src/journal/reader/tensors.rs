@@ -47,30 +47,35 @@ fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
 /// The line without its line feed. `None` if it cannot be understood or cannot be true, as for a record of a journal
 /// (`format::record::possible`).
 fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
-    let mut fields = line.split('\t');
-    let kind = fields.next()?;
-    let fields: Vec<&str> = fields.collect();
+    let (kind, rest) = line.split_once('\t')?;
+    match kind {
+        "T" => {
+            let fields: Vec<&str> = rest.split('\t').collect();
+            let (number, triples) = fields.split_first()?;
+            return Some(TensorLine::Stack {
+                number: number.parse().ok()?,
+                frames: frames(triples, texts)?,
+            });
+        }
+        "C" => {
+            let (name, value) = rest.split_once('\t').filter(|(_, value)| !value.contains('\t'))?;
+            let (name, value) = (unescaped(name), unescaped(value));
+            return Some(TensorLine::Setting { name, value });
+        }
+        _ => {}
+    }
+    let (mut fields, mut count) = ([""; 8], 0);
+    for (place, field) in fields.iter_mut().zip(rest.split('\t')) {
+        *place = field;
+        count += 1;
+    }
+    let fields = &fields[..count];
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     // Nothing is known of a field that is missing, too.
     let known = |index: usize| match fields.get(index) {
         None | Some(&NOT_KNOWN) => Some(None),
         Some(field) => field.parse::<u64>().ok().map(Some),
     };
-    match kind {
-        "T" => {
-            let frames = frames(fields.get(1..)?, texts)?;
-            return Some(TensorLine::Stack {
-                number: number(0)?,
-                frames,
-            });
-        }
-        "C" => {
-            let [name, value] = fields[..] else { return None };
-            let (name, value) = (unescaped(name), unescaped(value));
-            return Some(TensorLine::Setting { name, value });
-        }
-        _ => {}
-    }
     let time_us = number(0)?;
     if kind == "D" {
         let (recorded, lost) = (number(1)?, number(2)?);

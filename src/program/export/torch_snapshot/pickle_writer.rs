@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use foldhash::fast::RandomState;
+
 const PROTO: u8 = 0x80;
 const STOP: u8 = b'.';
 const MARK: u8 = b'(';
@@ -36,7 +38,8 @@ pub struct Kept(u32);
 pub struct Pickle<'w> {
     out: &'w mut dyn Write,
     kept: u32,
-    texts: HashMap<String, Kept>,
+    /// Each entry of a trace looks up a dozen.
+    texts: HashMap<String, Kept, RandomState>,
 }
 
 impl<'w> Pickle<'w> {
@@ -45,7 +48,7 @@ impl<'w> Pickle<'w> {
         Ok(Pickle {
             out,
             kept: 0,
-            texts: HashMap::new(),
+            texts: HashMap::default(),
         })
     }
 
