@@ -59,6 +59,19 @@ pub struct Header {
 }
 
 impl Header {
+    /// The value of a variable of the process's environment, if the journal has it.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let mut variables = self.environment.iter();
+        let (_, value) = variables.find(|(known, _)| known == name)?;
+        Some(value)
+    }
+
+    /// The numbers of the devices.
+    pub fn ordinals(&self) -> impl Iterator<Item = i16> {
+        let devices = self.devices.iter();
+        devices.filter_map(|device| i16::try_from(device.ordinal).ok())
+    }
+
     pub fn device(&self, ordinal: i16) -> Option<&Device> {
         self.devices.iter().find(|device| device.ordinal == i32::from(ordinal))
     }

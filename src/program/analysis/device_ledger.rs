@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
-use super::ranges::Ranges;
+use super::ranges::{Contradiction, Ranges};
 use super::slack::Slack;
-use super::space::{Contradiction, Space};
+use super::space::Space;
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,19 +22,23 @@ pub struct Level {
 }
 
 impl Level {
-    pub(super) fn add(&mut self, bytes: u64) {
+    fn add(&mut self, bytes: u64) {
         self.current = self.current.saturating_add(bytes);
         self.peak = self.peak.max(self.current);
     }
 
-    pub(super) fn subtract(&mut self, bytes: u64) {
-        self.current = self.current.saturating_sub(bytes);
+    /// So many bytes come or go.
+    fn count(&mut self, bytes: u64, comes: bool) {
+        if comes {
+            self.add(bytes);
+        } else {
+            self.current = self.current.saturating_sub(bytes);
+        }
     }
 
     /// Applies the change of one summand from `before` to `now` bytes.
     pub(super) fn change(&mut self, before: u64, now: u64) {
-        self.add(now.saturating_sub(before));
-        self.subtract(before.saturating_sub(now));
+        self.count(now.abs_diff(before), now > before);
     }
 }
 
@@ -53,20 +57,18 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub(super) fn add(&mut self, live: &Live) {
-        self.requested.add(live.size);
-        self.allocated.add(live.allocated);
-        self.reserved.add(live.reserved);
-        self.count += 1;
-        self.live += 1;
-        self.bytes = self.bytes.saturating_add(live.size);
-    }
-
-    pub(super) fn subtract(&mut self, live: &Live) {
-        self.requested.subtract(live.size);
-        self.allocated.subtract(live.allocated);
-        self.reserved.subtract(live.reserved);
-        self.live = self.live.saturating_sub(1);
+    /// An allocation comes or goes.
+    fn count(&mut self, live: &Live, comes: bool) {
+        self.requested.count(live.size, comes);
+        self.allocated.count(live.allocated, comes);
+        self.reserved.count(live.reserved, comes);
+        if comes {
+            self.count += 1;
+            self.live += 1;
+            self.bytes = self.bytes.saturating_add(live.size);
+        } else {
+            self.live = self.live.saturating_sub(1);
+        }
     }
 
     /// Peak allocated bytes divided by peak reserved bytes.
@@ -136,6 +138,16 @@ pub struct DeviceLedger {
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
     pub(super) pools: BTreeMap<u8, (u64, u64)>,
+}
+
+/// Who holds a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Policy,
+    /// The cache of a framework.
+    Framework,
+    /// It is a stitch of a policy.
+    Stitch,
 }
 
 /// Free bytes, and the size of the largest contiguous free range.
@@ -212,32 +224,45 @@ impl DeviceLedger {
         self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)
     }
 
-    /// A framework's cache obtained a segment. Where a policy serves it, the policy has counted its bytes. Returns how many
-    /// bytes are new.
-    pub(super) fn framework_obtained(&mut self, device: i16, address: u64, size: u64) -> u64 {
-        let added = self.framework.add_segment(address, size);
-        if self.holds(address) {
-            // What contradicts the policy's segments shows there.
-            let _ = self.occupy(address, added);
+    /// A segment or a part of one comes or goes. Returns how many of its bytes are new, or were there.
+    pub(super) fn segment(&mut self, device: i16, owner: Owner, address: u64, size: u64, comes: bool) -> u64 {
+        let space = match owner {
+            Owner::Policy => &mut self.space,
+            Owner::Framework => &mut self.framework,
+            Owner::Stitch => &mut self.stitch_space,
+        };
+        let bytes = if comes {
+            space.add_segment(address, size)
         } else {
-            self.slack.add(address, added);
-            self.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
+            space.remove_segment(address, size)
+        };
+        if owner == Owner::Policy {
+            self.segments_obtained += u64::from(comes);
+            self.segments_returned += u64::from(!comes);
         }
-        added
-    }
-
-    /// A framework's cache gave back a segment, or a part of one. Returns how many bytes it had.
-    pub(super) fn framework_returned(&mut self, device: i16, address: u64, size: u64) -> u64 {
-        let removed = self.framework.remove_segment(address, size);
-        if self.holds(address) {
-            let _ = self.release(address, removed);
-        } else {
-            self.slack.remove(address, removed);
-            self.each(device, Class::Linear.number(), |totals| {
-                totals.reserved.subtract(removed)
-            });
+        match owner {
+            Owner::Stitch if comes => {
+                self.stitches += 1;
+                self.stitched = self.stitched.saturating_add(size);
+            }
+            Owner::Stitch => {
+                let end = address.saturating_add(size).max(address);
+                self.parts.extract_if(address..end, |_, _| true).for_each(drop);
+                self.stitched = self.stitched.saturating_sub(bytes);
+            }
+            // The policy has counted its bytes. What contradicts the policy's segments shows there.
+            Owner::Framework if self.holds(address) => {
+                let change = if comes { Space::occupy } else { Space::release };
+                let _ = self.change_space(address, bytes, change);
+            }
+            Owner::Policy | Owner::Framework => {
+                self.slack.change(address, bytes, comes);
+                self.each(device, Class::Linear.number(), |totals| {
+                    totals.reserved.count(bytes, comes)
+                });
+            }
         }
-        removed
+        bytes
     }
 
     /// Whether the address lies in a policy's memory.
@@ -297,30 +322,14 @@ impl DeviceLedger {
         self.parts.insert(address, (size, home));
     }
 
-    /// Removes the stitches in this range. Returns how many of its bytes lay in stitches.
-    pub(super) fn remove_stitch(&mut self, address: u64, size: u64) -> u64 {
-        let end = address.saturating_add(size);
-        let gone: Vec<u64> = self
-            .parts
-            .range(address..end.max(address))
-            .map(|(&part, _)| part)
-            .collect();
-        for part in gone {
-            self.parts.remove(&part);
-        }
-        self.stitch_space.remove_segment(address, size)
-    }
-
-    /// Updates `slack` when memory for one allocation was obtained from the next layer (`comes` is true) or given back.
-    pub(super) fn obtained(&mut self, live: &Live, comes: bool) {
-        let counts = live.reserved > 0 && Class::from_number(live.class).is_some_and(Class::is_device_memory);
-        let (slack, bytes) = (&mut self.slack, live.reserved);
+    /// An allocation comes or goes: updates the totals, and `slack` if its call obtained memory or gave it back.
+    pub(super) fn count(&mut self, live: &Live, comes: bool) {
+        self.each(live.device, live.class, |totals| totals.count(live, comes));
+        let is_memory = Class::from_number(live.class).is_some_and(Class::is_device_memory);
         match NameSpace::of(live.class) {
-            _ if !counts => {}
-            NameSpace::Object if comes => slack.add_object(bytes),
-            NameSpace::Object => slack.remove_object(bytes),
-            NameSpace::Address if comes => slack.add(live.address, bytes),
-            NameSpace::Address => slack.remove(live.address, bytes),
+            _ if live.reserved == 0 || !is_memory => {}
+            NameSpace::Object => self.slack.change_object(live.reserved, comes),
+            NameSpace::Address => self.slack.change(live.address, live.reserved, comes),
             // Physical memory (VMM) comes in whole granules, so no page is covered in part. The other kinds are no
             // device memory.
             _ => {}

@@ -7,6 +7,7 @@
 
 use base::api::{Api, ApiCode, Class, ClassCode, is_of_host_guard};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::named;
 use base::shortage::Verdict;
 use journal::format::{Allocation, Event, Record};
 use std::collections::BTreeMap;
@@ -21,31 +22,21 @@ use super::scene::{Around, Scene, Scenes, is_out_of_memory};
 /// The class number that stands for all classes that this version does not know.
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
 
-/// Why an allocation failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// The library refused the request because of a limit.
-    Limit = 0,
-    /// The next layer had no memory.
-    OutOfMemory = 1,
-    /// Any other error.
-    Other = 2,
-    /// The host guard refused a call such as malloc, which asks for no memory of a GPU.
-    HostGuard = 3,
+named! {
+    /// Why an allocation failed.
+    pub enum Kind {
+        /// The library refused the request because of a limit.
+        Limit => "limit",
+        /// The next layer had no memory.
+        OutOfMemory => "out_of_memory",
+        /// Any other error.
+        Other => "other",
+        /// The host guard refused a call such as malloc, which asks for no memory of a GPU.
+        HostGuard => "host_guard",
+    }
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Limit, Kind::OutOfMemory, Kind::Other, Kind::HostGuard];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Limit => "limit",
-            Kind::OutOfMemory => "out_of_memory",
-            Kind::Other => "other",
-            Kind::HostGuard => "host_guard",
-        }
-    }
-
     fn of_failure(api: ApiCode, result: i32, over_limit: bool) -> Kind {
         match (over_limit, is_out_of_memory(result)) {
             _ if is_of_host_guard(api.number()) => Kind::HostGuard,

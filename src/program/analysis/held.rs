@@ -6,7 +6,6 @@
 //! (`CacheSums`). Nobody says it of other caches, so live and cached are not known of a process that has one.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::cuda::HOST_DEVICE;
 use base::text::events_were;
@@ -14,6 +13,7 @@ use journal::reader::{CacheSums, Header, State, TensorFile};
 use serde::Serialize;
 
 use super::figures::{Figures, positive};
+use super::job::now_ns;
 
 /// Sums of a running process that are older do not hold: its recorder has ended, or waits for Python.
 const OLDEST_US: u64 = 10_000_000;
@@ -85,8 +85,7 @@ impl Caches {
                 "PyTorch" if serves_tensors => {}
                 "PyTorch" => {
                     let sums = CacheSums::last(&TensorFile::beside(journal)).ok().flatten();
-                    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                    let age_us = |sums: &CacheSums| (now.as_micros() as u64).saturating_sub(sums.at_us);
+                    let age_us = |sums: &CacheSums| (now_ns() / 1000).saturating_sub(sums.at_us);
                     let holds = |sums: &CacheSums| state != State::Running || age_us(sums) <= OLDEST_US;
                     let told = sums.as_ref().filter(|sums| !holds(sums)).map(age_us);
                     caches.sums = sums.filter(holds);

@@ -4,11 +4,10 @@
 //! it would report a different simulated GPU.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::{fs, io};
 
 use base::identity::{effective_user, folder_of};
 use base::text::shown;
@@ -39,24 +38,10 @@ pub enum HostId {
     Process(u32),
 }
 
-/// Why the simulated GPU of a process cannot be asked.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum WhyClosed {
-    #[error("the simulated GPU of process {0} is another user's")]
-    OtherUser(u32),
-    #[error("the simulated GPU of process {0} counts processes in another namespace")]
-    OtherNamespace(u32),
-    #[error("process {0}: its folder: {1}")]
-    NoFolder(u32, Arc<io::Error>),
-    #[error("the simulated GPU of process {0} is its own: it has no {STATE} to share")]
-    NotShared(u32),
-    #[error("the simulated GPU of process {0} cannot be asked: {STATE} {path}: {2}", path = shown(.1))]
-    NoState(u32, PathBuf, Arc<io::Error>),
-}
-
 #[derive(Clone, Debug)]
 pub struct Closed {
-    pub why: WhyClosed,
+    /// Why the simulated GPU of the process cannot be asked, in words.
+    pub why: String,
     id: HostId,
 }
 
@@ -136,22 +121,24 @@ pub fn is_simulated(name: &OsStr) -> bool {
     name.as_bytes().starts_with(SIMULATED.as_bytes())
 }
 
-fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, WhyClosed> {
+fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, String> {
     let process = folder_of(pid);
+    let closed = |why: &str| format!("the simulated GPU of process {pid} {why}");
     // The variables name libraries that this program will load. It therefore accepts only processes of its own user.
     let owner = fs::metadata(&process).map(|process| process.uid());
     if owner.ok() != Some(effective_user()) {
-        return Err(WhyClosed::OtherUser(pid));
+        return Err(closed("is another user's"));
     }
     let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
     if namespace(&process) != namespace(Path::new("/proc/self")) {
-        return Err(WhyClosed::OtherNamespace(pid));
+        return Err(closed("counts processes in another namespace"));
     }
     let folder = fs::read_link(process.join("cwd"));
-    let folder = folder.map_err(|error| WhyClosed::NoFolder(pid, error.into()))?;
+    let folder = folder.map_err(|error| format!("process {pid}: its folder: {error}"))?;
     let state = state_of(&variables).map(|value| folder.join(value));
-    let state = state.ok_or(WhyClosed::NotShared(pid))?;
-    let shared = fs::metadata(&state).map_err(|error| WhyClosed::NoState(pid, state, error.into()))?;
+    let state = state.ok_or_else(|| closed(&format!("is its own: it has no {STATE} to share")))?;
+    let shared = fs::metadata(&state)
+        .map_err(|error| closed(&format!("cannot be asked: {STATE} {}: {error}", shown(&state))))?;
     Ok(Host::Simulated(Simulated {
         state: (shared.dev(), shared.ino()),
         folder,

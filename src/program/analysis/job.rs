@@ -1,8 +1,9 @@
 //! A job as its journal describes it: the command, how the process ended, and the ledger of its memory.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -175,9 +176,7 @@ impl Job {
 
     /// The value of a variable of the job's environment, if the journal has it.
     pub fn setting(&self, variable: &str) -> Option<&str> {
-        let mut environment = self.header.environment.iter();
-        let (_, value) = environment.find(|(name, _)| name == variable)?;
-        Some(value)
+        self.header.variable(variable)
     }
 
     /// Whether PyTorch's allocator got this setting.
@@ -248,17 +247,10 @@ impl Job {
 
     /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
     pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
-        let in_header = self
-            .header
-            .devices
-            .iter()
-            .filter_map(|device| i16::try_from(device.ordinal).ok());
-        let mut ordinals: Vec<i16> = self.ledger.devices.keys().copied().chain(in_header).collect();
-        ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
-        ordinals.sort_unstable();
-        ordinals.dedup();
-        ordinals
-            .into_iter()
+        let used = self.ledger.devices.keys().copied();
+        let ordinals: BTreeSet<i16> = self.header.ordinals().chain(used).collect();
+        let of_gpus = ordinals.into_iter().filter(|&ordinal| ordinal != HOST_DEVICE);
+        of_gpus
             .map(|ordinal| (ordinal, self.header.device(ordinal), self.ledger.devices.get(&ordinal)))
             .collect()
     }
@@ -323,8 +315,7 @@ pub fn title(header: &Header) -> String {
     }
 }
 
-fn now_ns() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as u64)
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }

@@ -53,21 +53,11 @@ impl Labels {
 
     /// Names stacks of several journals alike, so that they can be compared by name.
     pub fn tell_apart(several: &mut [&mut Labels]) {
-        let all: Vec<(usize, u32, &[Frame])> = several
-            .iter()
-            .enumerate()
-            .flat_map(|(of, labels)| labels.origins.all().map(move |(number, frames)| (of, number, frames)))
-            .collect();
-        let lines = lines_apart(all.iter().map(|(.., frames)| *frames));
-        let found: Vec<(usize, u32, usize)> = all
-            .iter()
-            .zip(lines)
-            .filter(|(_, lines)| *lines > 1)
-            .map(|(&(of, number, _), lines)| (of, number, lines))
-            .collect();
-        several.iter_mut().for_each(|labels| labels.lines.clear());
-        for (of, number, lines) in found {
-            several[of].lines.insert(number, lines);
+        let stacks = several.iter().flat_map(|labels| labels.origins.all());
+        let mut lines = lines_apart(stacks.map(|(_, frames)| frames)).into_iter();
+        for labels in several {
+            let numbers = labels.origins.all().map(|(number, _)| number);
+            labels.lines = numbers.zip(&mut lines).filter(|(_, lines)| *lines > 1).collect();
         }
     }
 

@@ -15,12 +15,11 @@ use hashbrown::HashTable;
 use journal::format::{Allocation, Event, Record};
 use serde::Serialize;
 
-use super::blocks::Blocks;
 use super::budget::Charge;
-use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
+use super::device_ledger::{DeviceLedger, Live, NameSpace, Owner, Taken};
 use super::host_levels::HostLevels;
+use super::ranges::{Contradiction, Ranges};
 use super::scene::{Around, Scenes};
-use super::space::Contradiction;
 use super::surges::Surges;
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -59,16 +58,8 @@ pub struct Anomalies {
 
 impl Anomalies {
     pub fn total(&self) -> u64 {
-        let Self {
-            unknown_free,
-            same_address,
-            overlap,
-            segment,
-            unknown_kind,
-            unknown_class,
-            unknown_device,
-        } = *self;
-        unknown_free + same_address + overlap + segment + unknown_kind + unknown_class + unknown_device
+        let of_calls = self.unknown_free + self.same_address + self.overlap + self.segment;
+        of_calls + self.unknown_kind + self.unknown_class + self.unknown_device
     }
 }
 
@@ -92,7 +83,7 @@ pub struct Ledger {
     pub streams: u128,
     live: Table,
     /// The addresses of live allocations that lie in no segment.
-    direct: Blocks,
+    direct: Ranges,
     /// The allocation that the last record removed.
     gone: Option<Live>,
     /// The device of the last record.
@@ -142,25 +133,11 @@ impl Ledger {
             Event::FreeFailed { segment, result, .. } => {
                 self.failed(device, record, segment.unwrap_or(0), result, [false; 2]);
             }
-            Event::SegmentAlloc { address, size, .. } if is_of_framework(record) => {
-                self.scenes.served(record, size);
-                self.call(record, size);
-                let ledger = self.device(device);
-                // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
-                ledger.framework.apart = !matches!(record.api.known(), Some(Api::cuMemMap | Api::torch_alloc));
-                let added = ledger.framework_obtained(device, address, size);
-                self.anomalies.segment += u64::from(added != size);
-            }
-            Event::SegmentFree { address, size, .. } if is_of_framework(record) => {
-                self.call(record, size);
-                let removed = self.device(device).framework_returned(device, address, size);
-                self.anomalies.segment += u64::from(removed != size);
-            }
-            Event::SegmentAlloc { address, size, again } => self.segment_obtained(device, address, size, again),
-            Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
+            Event::SegmentAlloc { address, size, again } => self.segment(device, record, (address, size), again, true),
             Event::SegmentFree {
                 address, size, again, ..
-            } => self.segment_returned(device, address, size, again),
+            } => self.segment(device, record, (address, size), again, false),
+            Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
             Event::Measured { .. } => {
                 let ledger = self.device(device);
@@ -239,7 +216,7 @@ impl Ledger {
 
     /// No further record comes: gives back the memory that only another one would need.
     pub fn end(&mut self) {
-        self.direct = Blocks::default();
+        self.direct = Ranges::default();
     }
 
     /// The number of all failed calls.
@@ -286,9 +263,7 @@ impl Ledger {
         };
         let taken = self.take(&live, allocation.reserved.is_none());
         self.anomalies.overlap += u64::from(taken.is_err());
-        let ledger = self.device(device);
-        ledger.each(device, live.class, |totals| totals.add(&live));
-        ledger.obtained(&live, true);
+        self.device(device).count(&live, true);
         // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
         let taken = taken.unwrap_or(Taken::Nothing);
         self.live.insert(Live { taken, ..live });
@@ -326,8 +301,7 @@ impl Ledger {
     fn forget(&mut self, live: &Live) {
         self.gone = Some(*live);
         let device = self.device(live.device);
-        device.each(live.device, live.class, |totals| totals.subtract(live));
-        device.obtained(live, false);
+        device.count(live, false);
         // `release` fails only if the segment was returned before the block, which happens if a context is destroyed.
         let _ = match live.taken {
             Taken::Nothing => Ok(()),
@@ -352,38 +326,23 @@ impl Ledger {
         failure.last_ns = record.time_ns;
     }
 
-    fn segment_obtained(&mut self, device: i16, address: u64, size: u64, again: bool) {
-        let ledger = self.device(device);
-        if again {
-            ledger.stitches += 1;
-            ledger.stitched = ledger.stitched.saturating_add(size);
-            let added = ledger.stitch_space.add_segment(address, size);
-            self.anomalies.segment += u64::from(added != size);
-            return;
+    fn segment(&mut self, device: i16, record: &Record, (address, size): (u64, u64), again: bool, comes: bool) {
+        let owner = match again {
+            _ if is_of_framework(record) => Owner::Framework,
+            true => Owner::Stitch,
+            false => Owner::Policy,
+        };
+        if owner == Owner::Framework {
+            self.call(record, size);
         }
-        ledger.segments_obtained += 1;
-        let added = ledger.space.add_segment(address, size);
-        ledger.slack.add(address, added);
-        ledger.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
-        self.anomalies.segment += u64::from(added != size);
-    }
-
-    fn segment_returned(&mut self, device: i16, address: u64, size: u64, again: bool) {
-        let ledger = self.device(device);
-        if again {
-            let removed = ledger.remove_stitch(address, size);
-            ledger.stitched = ledger.stitched.saturating_sub(removed);
-            self.anomalies.segment += u64::from(removed != size);
-            return;
+        if owner == Owner::Framework && comes {
+            self.scenes.served(record, size);
+            // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
+            let is_joined = matches!(record.api.known(), Some(Api::cuMemMap | Api::torch_alloc));
+            self.device(device).framework.apart = !is_joined;
         }
-        ledger.segments_returned += 1;
-        // Bytes of the range that no segment covered are not subtracted.
-        let removed = ledger.space.remove_segment(address, size);
-        ledger.slack.remove(address, removed);
-        ledger.each(device, Class::Linear.number(), |totals| {
-            totals.reserved.subtract(removed)
-        });
-        self.anomalies.segment += u64::from(removed != size);
+        let bytes = self.device(device).segment(device, owner, address, size, comes);
+        self.anomalies.segment += u64::from(bytes != size);
     }
 
     fn pool(&mut self, device: i16, class: ClassCode, size: u64, used: u64) {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use base::named;
 use journal::format::{Event, MarkKind, Record};
 
 use super::budget::Charge;
@@ -29,14 +30,15 @@ pub enum Moment {
     End,
 }
 
-/// What live allocations are grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    Stack,
-    Size,
-    Api,
-    Thread,
-    Stream,
+named! {
+    /// What live allocations are grouped by.
+    pub enum By {
+        Stack => "stack",
+        Size => "size",
+        Api => "api",
+        Thread => "thread",
+        Stream => "stream",
+    }
 }
 
 /// What the allocations of one `Holder` have in common.
@@ -106,7 +108,7 @@ pub struct DeviceSet {
     pub graphs: u64,
     /// The live allocations that count towards the device, in the order of their times.
     pub live: Vec<Live>,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// A job at a moment: the host and each device that it used, in the order of their numbers.
@@ -174,10 +176,8 @@ type Place = (u64, u64);
 #[derive(Default)]
 struct Caught {
     place: Place,
-    figures: DeviceSet,
-    /// What was live then and has gone since.
-    live: Vec<Live>,
-    charge: Charge,
+    /// Of what was live then, `live` has what has gone since.
+    set: DeviceSet,
 }
 
 struct Catch {
@@ -288,7 +288,7 @@ impl Catch {
             return;
         };
         let caught = self.devices.entry(device).or_default();
-        if of_device.all.allocated.current > caught.figures.allocated {
+        if of_device.all.allocated.current > caught.set.allocated {
             caught.catch(device, of_device, place, place.0);
             self.came = true;
         }
@@ -298,8 +298,8 @@ impl Catch {
         if let Some(caught) = self.devices.get_mut(&live.device)
             && (live.time_ns, live.slot) <= caught.place
         {
-            caught.live.push(*live);
-            caught.charge.for_live(caught.live.len(), EACH);
+            caught.set.live.push(*live);
+            caught.set.charge.for_live(caught.set.live.len(), EACH);
         }
     }
 
@@ -315,16 +315,12 @@ impl Catch {
                 still.extract_if(.., |live| live.device == device).collect()
             };
             live.retain(|live| live.device == device && (live.time_ns, live.slot) <= caught.place);
-            live.extend(caught.live);
+            let mut set = caught.set;
+            live.append(&mut set.live);
             live.retain(Live::counts);
             live.sort_unstable_by_key(|live| (live.time_ns, live.slot));
-            let mut charge = caught.charge;
-            charge.for_live(live.len(), EACH);
-            DeviceSet {
-                live,
-                _charge: charge,
-                ..caught.figures
-            }
+            set.charge.for_live(live.len(), EACH);
+            DeviceSet { live, ..set }
         });
         LiveSet {
             devices: devices.collect(),
@@ -335,8 +331,7 @@ impl Catch {
 impl Caught {
     fn catch(&mut self, device: i16, ledger: &DeviceLedger, place: Place, time_ns: u64) {
         self.place = place;
-        self.live.clear();
-        self.figures = DeviceSet {
+        self.set = DeviceSet {
             device,
             time_ns,
             requested: ledger.all.requested.current,

@@ -2,14 +2,14 @@
 //! many bytes the process holds outside its ledger.
 
 use base::units::size;
-use journal::format::{Event, Record, Teller};
+use journal::format::{Event, MemInfo, Record, Teller};
 
 /// One measurement of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
     pub time_ns: u64,
-    /// The answer of the next layer to `cuMemGetInfo`: total and free bytes. `None` if there was no answer.
-    pub driver: Option<(u64, u64)>,
+    /// The answer of the next layer to `cuMemGetInfo`; `None` if there was no answer.
+    pub driver: Option<MemInfo>,
     /// Who gave that answer.
     pub teller: Teller,
     /// The bytes of this process according to NVML; `None` if NVML did not report them.
@@ -19,9 +19,28 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// The measurement that a record has.
+    pub fn of(record: &Record) -> Option<Measurement> {
+        match record.event {
+            Event::Measured {
+                mem_info: driver,
+                told_by: teller,
+                process_bytes: nvml,
+                reserved,
+            } => Some(Measurement {
+                time_ns: record.time_ns,
+                driver,
+                teller,
+                nvml,
+                reserved,
+            }),
+            _ => None,
+        }
+    }
+
     /// The used bytes of the whole device.
     pub fn used(&self) -> Option<u64> {
-        self.driver.map(|(total, free)| total.saturating_sub(free))
+        self.driver.map(|info| info.total.saturating_sub(info.free))
     }
 
     /// Used bytes of the device that are not in this process's ledger, whichever process holds them. Negative if the
@@ -73,22 +92,10 @@ pub struct Measurements {
 
 impl Measurements {
     pub fn add(&mut self, record: &Record, balance: Balance) {
-        let Event::Measured {
-            mem_info,
-            told_by: teller,
-            process_bytes,
-            reserved,
-        } = record.event
-        else {
+        let Some(measured) = Measurement::of(record) else {
             return;
         };
-        let measured = Measurement {
-            time_ns: record.time_ns,
-            driver: mem_info.map(|info| (info.total, info.free)),
-            teller,
-            nvml: process_bytes,
-            reserved,
-        };
+        let reserved = measured.reserved;
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.context_excess = Some(match self.context_excess {

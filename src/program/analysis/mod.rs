@@ -14,13 +14,13 @@
 //! `tensor_records` merges PyTorch's tensors into the records of the journal, and `tensors` says which lines held them.
 //! `symbols` reads the stacks of requests and names their native frames;
 //! `stack_uses` sums who holds memory by them; `places` and `labels`
-//! say what a stack is called. `frameless` says why an allocation has no frames.
+//! say what a stack is called. `frameless` says why an allocation has no frames. `each_once` numbers what occurs often.
 
-mod blocks;
 pub mod budget;
 pub mod came;
 mod device_code;
 pub mod device_ledger;
+pub mod each_once;
 pub mod figures;
 pub mod finding;
 pub mod floors;

@@ -16,9 +16,9 @@ pub fn is_mig_instance(device: &str) -> bool {
     device.contains(" MIG ")
 }
 
-/// The name of a result code; `None` if this version of the program does not know the code.
-fn known_result(result: i32) -> Option<&'static str> {
-    Some(match result {
+/// The name of a result code, or its number if this version of the program does not know the code.
+pub fn result_name(result: i32) -> String {
+    let name = match result {
         0 => "CUDA_SUCCESS",
         1 => "CUDA_ERROR_INVALID_VALUE",
         2 => "CUDA_ERROR_OUT_OF_MEMORY",
@@ -61,13 +61,9 @@ fn known_result(result: i32) -> Option<&'static str> {
         908 => "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
         909 => "CUDA_ERROR_TIMEOUT",
         999 => "CUDA_ERROR_UNKNOWN",
-        _ => return None,
-    })
-}
-
-/// The name of a result code, or its number if it has no known name.
-pub fn result_name(result: i32) -> String {
-    known_result(result).map_or_else(|| format!("CUDA result {result}"), str::to_owned)
+        _ => return format!("CUDA result {result}"),
+    };
+    name.to_owned()
 }
 
 /// What the caller of an API got that failed with a result: the host guard gives an errno.

@@ -4,6 +4,7 @@
 //! from its start, because the loader reads `LD_LIBRARY_PATH` only then.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,33 +25,14 @@ use super::nvml_layer;
 /// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "ask-nvml";
 
-/// Why NVML does not answer a question. It crosses from the child to this program.
+/// Why NVML does not answer a question, in words. It crosses from the child to this program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
-pub enum Unanswered {
-    #[error("NVML has not answered an earlier question yet")]
-    Busy,
-    #[error("{0}")]
-    Closed(String),
-    #[error("cannot start this program again to ask NVML: {0}")]
-    Unstarted(String),
-    #[error("NVML did not answer within {0} s")]
-    Late(f64),
-    #[error("NVML brought its process down ({0})")]
-    Crashed(String),
-    #[error("NVML cannot be loaded: {0}")]
-    Unloadable(String),
-    #[error("NVML cannot be used: {0}")]
-    Unusable(String),
-    #[error("NVML does not count the devices: {0}")]
-    Uncounted(String),
-    #[error("NVML does not know the device: {0}")]
-    UnknownDevice(String),
-    #[error("NVML is older than driver 510")]
-    Old,
-    #[error("NVML does not report the device's memory: {0}")]
-    NoMemory(String),
-    #[error("NVML does not report the device's processes: {0}")]
-    NoProcesses(String),
+#[error("{0}")]
+pub struct Unanswered(String);
+
+/// Says what NVML does not do, and its error.
+fn unanswered<E: Display>(what: &'static str) -> impl Fn(E) -> Unanswered {
+    move |error| Unanswered(format!("{what}: {error}"))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,6 +76,7 @@ pub type Everything = Result<Vec<Seen>, Unanswered>;
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 /// A child ends itself after so many seconds, in case this program has ended before it.
 const LONGEST_S: u32 = 120;
+const UNKNOWN: &str = "NVML does not know the device";
 /// The longest answer: many thousand processes.
 const MOST_BYTES: u64 = 4 << 20;
 
@@ -101,14 +84,14 @@ const MOST_BYTES: u64 = 4 << 20;
 /// take as long as `patience`.
 pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
     if ABANDONED.load(Ordering::Relaxed) > 0 {
-        return Err(Unanswered::Busy);
+        return Err(Unanswered("NVML has not answered an earlier question yet".to_owned()));
     }
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
     command.arg(SUBCOMMAND).args(uuids).env_remove("LD_PRELOAD");
     match host {
         Host::Machine => {}
-        Host::Closed(closed) => return Err(Unanswered::Closed(closed.why.to_string())),
+        Host::Closed(closed) => return Err(Unanswered(closed.why.clone())),
         Host::Simulated(simulated) => {
             for (name, _) in std::env::vars_os().filter(|(name, _)| is_simulated(name)) {
                 command.env_remove(name);
@@ -118,10 +101,10 @@ pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
                 .current_dir(&simulated.folder);
         }
     }
-    let unstarted = |error: io::Error| Unanswered::Unstarted(error.to_string());
+    let unstarted = unanswered::<io::Error>("cannot start this program again to ask NVML");
     let mut child = (command.stdin(Stdio::null()).stdout(Stdio::piped()))
         .spawn()
-        .map_err(unstarted)?;
+        .map_err(&unstarted)?;
     let pipe = child.stdout.take();
     let (send, answer) = mpsc::channel();
     thread::spawn(move || {
@@ -137,19 +120,17 @@ pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
             drop(child.wait());
             ABANDONED.fetch_sub(1, Ordering::Relaxed);
         });
-        return Err(Unanswered::Late(patience.as_secs_f64()));
+        let patience_s = patience.as_secs_f64();
+        return Err(Unanswered(format!("NVML did not answer within {patience_s} s")));
     };
     let status = child.wait().map_err(unstarted)?;
-    serde_json::from_slice(&bytes).map_err(|_| Unanswered::Crashed(status.to_string()))?
+    serde_json::from_slice(&bytes).map_err(|_| Unanswered(format!("NVML brought its process down ({status})")))?
 }
 
 /// What NVML said of one of the devices.
 pub fn reading_of(all: &[Seen], uuid: &str) -> Result<Reading, Unanswered> {
     let seen = all.iter().find(|seen| seen.uuid == uuid);
-    seen.map_or_else(
-        || Err(Unanswered::UnknownDevice(uuid.to_owned())),
-        |seen| seen.reading.clone(),
-    )
+    seen.map_or_else(|| Err(unanswered(UNKNOWN)(uuid)), |seen| seen.reading.clone())
 }
 
 fn load() -> Result<Nvml, Unanswered> {
@@ -159,8 +140,8 @@ fn load() -> Result<Nvml, Unanswered> {
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
         .init()
         .map_err(|error| match error {
-            NvmlError::LibloadingError(error) => Unanswered::Unloadable(error.to_string()),
-            error => Unanswered::Unusable(error.to_string()),
+            NvmlError::LibloadingError(error) => unanswered("NVML cannot be loaded")(error),
+            error => unanswered("NVML cannot be used")(error),
         })
 }
 
@@ -169,7 +150,7 @@ pub fn answer(uuids: &[String]) -> Everything {
     let nvml = load()?;
     let count = nvml
         .device_count()
-        .map_err(|error| Unanswered::Uncounted(error.to_string()))?;
+        .map_err(unanswered("NVML does not count the devices"))?;
     let mut all: Vec<Seen> = (0..count)
         .filter_map(|number| nvml.device_by_index(number).ok())
         .filter_map(|device| Some(seen(device.uuid().ok()?, device)))
@@ -206,13 +187,13 @@ fn find<'a>(nvml: &'a Nvml, uuid: &str) -> Result<Device<'a>, Unanswered> {
     };
     nvml.device_by_uuid(uuid)
         .or_else(|error| instance().unwrap_or(Err(error)))
-        .map_err(|error| Unanswered::UnknownDevice(error.to_string()))
+        .map_err(unanswered(UNKNOWN))
 }
 
 fn reading(device: Device) -> Result<Reading, Unanswered> {
     let memory = device.memory_info().map_err(|error| match error {
-        NvmlError::FailedToLoadSymbol(_) => Unanswered::Old,
-        error => Unanswered::NoMemory(error.to_string()),
+        NvmlError::FailedToLoadSymbol(_) => Unanswered("NVML is older than driver 510".to_owned()),
+        error => unanswered("NVML does not report the device's memory")(error),
     })?;
     Ok(Reading {
         total: memory.total,
@@ -237,7 +218,7 @@ fn processes(device: &Device) -> Result<Vec<Listed>, Unanswered> {
     };
     let computing = device
         .running_compute_processes()
-        .map_err(|error| Unanswered::NoProcesses(error.to_string()))?;
+        .map_err(unanswered("NVML does not report the device's processes"))?;
     let clients = told(device.mps_running_compute_processes().unwrap_or_default());
     let drawing = device.running_graphics_processes().unwrap_or_default();
     let list = [told(computing), told(drawing)].concat();

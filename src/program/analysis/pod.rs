@@ -5,11 +5,7 @@ use journal::reader::Header;
 /// The pod: `NAMESPACE/NAME` if the namespace is known. `None` outside Kubernetes. It is any text, so what shows it makes it
 /// printable.
 pub fn pod(header: &Header) -> Option<String> {
-    let variable = |wanted: &str| {
-        let mut all = header.environment.iter();
-        let value = all.find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
-        value.filter(|value| !value.is_empty())
-    };
+    let variable = |name: &str| header.variable(name).filter(|value| !value.is_empty());
     if let Some(pod) = variable("VRAMSHIM_POD") {
         return Some(pod.to_owned());
     }

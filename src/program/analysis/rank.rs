@@ -7,8 +7,5 @@ const NAMES: [&str; 4] = ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "
 
 /// The process's rank in its job, if a launcher gave it one. It is any text, so what shows it makes it printable.
 pub fn rank(header: &Header) -> Option<String> {
-    NAMES
-        .iter()
-        .find_map(|wanted| header.environment.iter().find(|(name, _)| name == wanted))
-        .map(|(_, value)| value.clone())
+    NAMES.iter().find_map(|name| header.variable(name)).map(str::to_owned)
 }

@@ -23,6 +23,8 @@
 //! processes, and of the device's unknown bytes. Free memory that a policy keeps is part of reserved and is shown as
 //! free inside.
 
+use base::named;
+
 use super::device_ledger::DeviceLedger;
 use super::measurements::{Balance, Measurement, Measurements};
 
@@ -30,27 +32,17 @@ use super::measurements::{Balance, Measurement, Measurements};
 /// current GPUs take 0.2 to 0.7 GiB.
 pub const PLAUSIBLE_CONTEXT: u64 = 1 << 30;
 
-/// The source of the size of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
-    /// NVML's figure for the process at the first measurement.
-    Nvml,
-    /// The smallest figure of the driver for the device; NVML lists no process that used the device before.
-    Device,
-    /// The same, but nothing tells which other processes were there: the bytes may be theirs.
-    DeviceOrOthers,
-    /// The context of another process on the same device.
-    Alike,
-}
-
-impl Basis {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nvml => "nvml",
-            Self::Device => "device",
-            Self::DeviceOrOthers => "device_or_others",
-            Self::Alike => "alike",
-        }
+named! {
+    /// The source of the size of a context.
+    pub enum Basis {
+        /// NVML's figure for the process at the first measurement.
+        Nvml => "nvml",
+        /// The smallest figure of the driver for the device; NVML lists no process that used the device before.
+        Device => "device",
+        /// The same, but nothing tells which other processes were there: the bytes may be theirs.
+        DeviceOrOthers => "device_or_others",
+        /// The context of another process on the same device.
+        Alike => "alike",
     }
 }
 

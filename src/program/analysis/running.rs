@@ -65,42 +65,33 @@ pub fn path_of(journal: &Path) -> PathBuf {
         .unwrap_or_else(|| journal.to_owned())
 }
 
-/// Why a process writes no journal, and what to do.
+/// Why a process writes no journal, and what to do, in words.
 #[derive(Debug, thiserror::Error)]
-pub enum NoJournal {
-    #[error("process {0}: there is no such process on this machine")]
-    NoProcess(u32),
-    #[error("process {0}: may not be examined by this user; run vramshim as the user of the process or as root")]
-    NotAllowed(u32),
-    #[error("process {0}: cannot be examined: {1}")]
-    Unexamined(u32, io::Error),
-    #[error("process {0} writes no journal: it does not run under the library: start it with `vramshim run`")]
-    NotUnderTheLibrary(u32),
-    #[error("process {0} writes no journal: it only inherited its parent's journal and has not used CUDA itself yet")]
-    Inherited(u32),
-    #[error(
-        "process {0} writes no journal: it has not used CUDA yet, or VRAMSHIM_JOURNAL_MAX=0 turned its journal off"
-    )]
-    NotYetOrOff(u32),
-}
+#[error("{0}")]
+pub struct NoJournal(String);
 
 /// The journal that process `pid` itself writes.
 pub fn journal_of(pid: u32) -> Result<PathBuf, NoJournal> {
-    let journals = open_journals(pid).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => NoJournal::NoProcess(pid),
-        io::ErrorKind::PermissionDenied => NoJournal::NotAllowed(pid),
-        _ => NoJournal::Unexamined(pid, error),
+    let journals = open_journals(pid).map_err(|error| {
+        NoJournal(match error.kind() {
+            io::ErrorKind::NotFound => format!("process {pid}: there is no such process on this machine"),
+            io::ErrorKind::PermissionDenied => format!(
+                "process {pid}: may not be examined by this user; run vramshim as the user of the process or as root"
+            ),
+            _ => format!("process {pid}: cannot be examined: {error}"),
+        })
     })?;
     let has_inherited = !journals.is_empty();
     let own = journals.into_iter().find(|(journal, _)| writes(pid, journal));
     own.map(|(journal, _)| journal).ok_or_else(|| {
-        if !is_under_the_library(pid) {
-            NoJournal::NotUnderTheLibrary(pid)
+        let why = if !is_under_the_library(pid) {
+            "it does not run under the library: start it with `vramshim run`"
         } else if has_inherited {
-            NoJournal::Inherited(pid)
+            "it only inherited its parent's journal and has not used CUDA itself yet"
         } else {
-            NoJournal::NotYetOrOff(pid)
-        }
+            "it has not used CUDA yet, or VRAMSHIM_JOURNAL_MAX=0 turned its journal off"
+        };
+        NoJournal(format!("process {pid} writes no journal: {why}"))
     })
 }
 
@@ -181,8 +172,14 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let why = journal_of(other.id());
         other.kill().and_then(|()| other.wait()).unwrap();
-        assert!(matches!(why, Err(NoJournal::NotUnderTheLibrary(_))), "{why:?}");
+        let why = why.unwrap_err().to_string();
+        assert!(why.contains("it does not run under the library"), "{why}");
         // The kernel never gives a process id this large.
-        assert!(matches!(journal_of(1 << 30), Err(NoJournal::NoProcess(_))));
+        assert!(
+            journal_of(1 << 30)
+                .unwrap_err()
+                .to_string()
+                .contains("there is no such process")
+        );
     }
 }

@@ -12,7 +12,7 @@ use journal::format::{Event, FrameworkRequest, MemInfo, ProcessBytes, Record, Te
 
 use super::device_ledger::DeviceLedger;
 use super::floors::Growth;
-use super::measurements::Measurements;
+use super::measurements::{Measurement, Measurements};
 use super::reconciliation::Context;
 
 /// What was measured so long before a failure still holds for it.
@@ -65,17 +65,28 @@ impl Around {
 
 #[derive(Clone, Debug, Default)]
 struct Evidence {
-    time_ns: u64,
-    mem_info: Option<MemInfo>,
-    teller: Teller,
-    process_bytes: Option<u64>,
-    reserved: u64,
+    measured: Measurement,
     allowance: Option<Allowance>,
     refusal: Option<Refusal>,
     processes: Vec<ProcessBytes>,
     /// Another thread that told `processes`.
     told_by: Option<u32>,
     framework: Option<FrameworkRequest>,
+}
+
+impl Evidence {
+    /// What a thread tells begins with this record.
+    fn begin(record: &Record) -> Evidence {
+        let time_ns = record.time_ns;
+        let unmeasured = Measurement {
+            time_ns,
+            ..Measurement::default()
+        };
+        Evidence {
+            measured: Measurement::of(record).unwrap_or(unmeasured),
+            ..Evidence::default()
+        }
+    }
 }
 
 /// A request that failed, and the figures of the moment.
@@ -131,28 +142,11 @@ impl Scenes {
     pub fn apply<'a>(&mut self, record: &Record, around: impl FnOnce() -> (Around, &'a Measurements)) -> bool {
         let place = (record.device, record.tid);
         match record.event {
-            Event::Measured {
-                mem_info,
-                told_by: teller,
-                process_bytes,
-                reserved,
-            } => {
-                let evidence = Evidence {
-                    time_ns: record.time_ns,
-                    mem_info,
-                    teller,
-                    process_bytes,
-                    reserved,
-                    ..Evidence::default()
-                };
-                self.keep(place, evidence);
-            }
+            Event::Measured { .. } => self.keep(place, Evidence::begin(record)),
             Event::Limit(allowance) => {
                 // Of many refusals only some are measured, and all have the figures of the limit.
-                let mut evidence = self.measured.remove(&place).unwrap_or_else(|| Evidence {
-                    time_ns: record.time_ns,
-                    ..Evidence::default()
-                });
+                let known = self.measured.remove(&place);
+                let mut evidence = known.unwrap_or_else(|| Evidence::begin(record));
                 evidence.allowance = Some(allowance);
                 self.keep(place, evidence);
             }
@@ -207,24 +201,16 @@ impl Scenes {
         [by_limit, of_host]: [bool; 2],
         guard: Option<Guard>,
     ) {
-        let fresh = |evidence: &Evidence| record.time_ns.saturating_sub(evidence.time_ns) <= FRESH_NS;
+        let fresh = |evidence: &Evidence| record.time_ns.saturating_sub(evidence.measured.time_ns) <= FRESH_NS;
         let mut evidence = self
             .measured
             .remove(&(record.device, record.tid))
             .filter(fresh)
             .unwrap_or_default();
-        if evidence.mem_info.is_none()
-            && let Some((measured, _)) = measurements.last()
-            && let Some((total, free)) = measured.driver
+        if evidence.measured.driver.is_none()
+            && let Some((measured, _)) = measurements.last().filter(|(last, _)| last.driver.is_some())
         {
-            evidence = Evidence {
-                time_ns: measured.time_ns,
-                mem_info: Some(MemInfo { total, free }),
-                teller: measured.teller,
-                process_bytes: measured.nvml,
-                reserved: measured.reserved,
-                ..evidence
-            };
+            evidence.measured = *measured;
         }
         let context = Context::from_measurements(measurements, None, None).map_or(0, |context| context.bytes);
         let mut scene = Scene {
@@ -317,8 +303,8 @@ fn waiting_evidence<'a>(
     }
     let last = last.filter(|last| last.device == record.device);
     let waits = |evidence: &Evidence| {
-        last.is_none_or(|last| evidence.time_ns > last.time_ns)
-            && record.time_ns.saturating_sub(evidence.time_ns) <= FRESH_NS
+        last.is_none_or(|last| evidence.measured.time_ns > last.time_ns)
+            && record.time_ns.saturating_sub(evidence.measured.time_ns) <= FRESH_NS
             && match evidence.told_by {
                 Some(thread) => thread == record.tid,
                 None => evidence.processes.is_empty(),
@@ -328,7 +314,7 @@ fn waiting_evidence<'a>(
     let waiting = of_device
         .map(|(_, evidence)| evidence)
         .filter(|evidence| waits(evidence));
-    let evidence = waiting.max_by_key(|evidence| evidence.time_ns)?;
+    let evidence = waiting.max_by_key(|evidence| evidence.measured.time_ns)?;
     evidence.told_by = Some(record.tid);
     Some(evidence)
 }
@@ -375,19 +361,19 @@ impl Scene {
 
     /// What the next layer showed of the device.
     pub fn shown(&self) -> Option<MemInfo> {
-        self.evidence.mem_info
+        self.evidence.measured.driver
     }
 
     /// The shortage that the process `pid` met.
     pub fn shortage(&self, pid: u32) -> Shortage {
         let shares = shares(&self.processes, pid);
-        let (evidence, around) = (&self.evidence, &self.around);
+        let (evidence, measured, around) = (&self.evidence, &self.evidence.measured, &self.around);
         // What the process obtained or gave back since the measurement.
-        let obtained = around.reserved.saturating_sub(evidence.reserved);
-        let returned = evidence.reserved.saturating_sub(around.reserved);
-        let process = evidence.process_bytes.or(shares.map(|(own, _)| own));
-        let of_layer = evidence.teller == Teller::Layer;
-        let parts = evidence.mem_info.map(|MemInfo { total, free }| {
+        let obtained = around.reserved.saturating_sub(measured.reserved);
+        let returned = measured.reserved.saturating_sub(around.reserved);
+        let process = measured.nvml.or(shares.map(|(own, _)| own));
+        let of_layer = measured.teller == Teller::Layer;
+        let parts = measured.driver.map(|MemInfo { total, free }| {
             let mut reading = Reading {
                 total,
                 free,
@@ -411,7 +397,7 @@ impl Scene {
             guard: self.guard,
             by_host_guard: self.is_of_host_guard(),
             refusal: evidence.refusal,
-            shown: evidence.mem_info.filter(|_| of_layer),
+            shown: measured.driver.filter(|_| of_layer),
             of_host: self.of_host,
             parts,
             largest_cached: around.largest_cached,

@@ -23,37 +23,32 @@ impl Slack {
         self.bytes
     }
 
-    /// Notes that memory was obtained at `address`.
-    pub fn add(&mut self, address: u64, length: u64) {
+    /// Notes that memory at `address` was obtained (`comes` is true) or given back.
+    pub fn change(&mut self, address: u64, length: u64, comes: bool) {
         for (page, part) in ends(address, length) {
-            self.change(page, |covered| covered.saturating_add(part));
+            let covered = self.pages.entry(page).or_default();
+            let before = left_of(*covered);
+            *covered = if comes {
+                covered.saturating_add(part)
+            } else {
+                covered.saturating_sub(part)
+            };
+            let now = left_of(*covered);
+            if *covered == 0 {
+                self.pages.remove(&page);
+            }
+            self.bytes = self.bytes.saturating_sub(before).saturating_add(now);
         }
     }
 
-    pub fn remove(&mut self, address: u64, length: u64) {
-        for (page, part) in ends(address, length) {
-            self.change(page, |covered| covered.saturating_sub(part));
-        }
-    }
-
-    /// Notes memory without a known address (an array). The bound assumes that no other memory lies on its last page.
-    pub fn add_object(&mut self, length: u64) {
-        self.bytes = self.bytes.saturating_add(left_of(length % PAGE));
-    }
-
-    pub fn remove_object(&mut self, length: u64) {
-        self.bytes = self.bytes.saturating_sub(left_of(length % PAGE));
-    }
-
-    fn change(&mut self, page: u64, by: impl FnOnce(u64) -> u64) {
-        let covered = self.pages.entry(page).or_default();
-        let before = left_of(*covered);
-        *covered = by(*covered);
-        let now = left_of(*covered);
-        if *covered == 0 {
-            self.pages.remove(&page);
-        }
-        self.bytes = self.bytes.saturating_sub(before).saturating_add(now);
+    /// The same for memory without a known address (an array). The bound assumes that no other memory lies on its last page.
+    pub fn change_object(&mut self, length: u64, comes: bool) {
+        let left = left_of(length % PAGE);
+        self.bytes = if comes {
+            self.bytes.saturating_add(left)
+        } else {
+            self.bytes.saturating_sub(left)
+        };
     }
 }
 
@@ -83,16 +78,16 @@ mod tests {
     #[test]
     fn only_what_is_left_of_pages_counts() {
         let mut slack = Slack::default();
-        slack.add(0x4000_0000, 3 * PAGE);
+        slack.change(0x4000_0000, 3 * PAGE, true);
         assert_eq!(slack.bytes(), 0);
-        slack.add(0x5000_0000, PAGE + 512);
+        slack.change(0x5000_0000, PAGE + 512, true);
         assert_eq!(slack.bytes(), PAGE - 512);
         // Both allocations lie on the same page.
-        slack.add(0x5000_0000 + PAGE + 512, 1024);
+        slack.change(0x5000_0000 + PAGE + 512, 1024, true);
         assert_eq!(slack.bytes(), PAGE - 1536);
-        slack.remove(0x5000_0000, PAGE + 512);
+        slack.change(0x5000_0000, PAGE + 512, false);
         assert_eq!(slack.bytes(), PAGE - 1024);
-        slack.remove(0x5000_0000 + PAGE + 512, 1024);
+        slack.change(0x5000_0000 + PAGE + 512, 1024, false);
         assert_eq!(slack.bytes(), 0);
         assert!(slack.pages.is_empty());
     }
@@ -100,14 +95,14 @@ mod tests {
     #[test]
     fn a_range_may_begin_and_end_within_pages() {
         let mut slack = Slack::default();
-        slack.add(PAGE / 2, 2 * PAGE);
+        slack.change(PAGE / 2, 2 * PAGE, true);
         assert_eq!(slack.bytes(), PAGE / 2 + PAGE / 2);
-        slack.add(10 * PAGE + 256, 512);
+        slack.change(10 * PAGE + 256, 512, true);
         assert_eq!(slack.bytes(), PAGE + PAGE - 512);
-        slack.add(u64::MAX - 10, 100);
-        slack.add_object(100);
-        slack.remove_object(100);
-        slack.remove(u64::MAX - 10, 100);
+        slack.change(u64::MAX - 10, 100, true);
+        slack.change_object(100, true);
+        slack.change_object(100, false);
+        slack.change(u64::MAX - 10, 100, false);
         assert_eq!(slack.bytes(), PAGE + PAGE - 512);
     }
 }

@@ -9,9 +9,7 @@
 
 use std::cell::Cell;
 
-use super::blocks::Blocks;
-pub use super::blocks::Contradiction;
-use super::ranges::Ranges;
+use super::ranges::{Contradiction, Ranges};
 
 #[derive(Default)]
 pub struct Space {
@@ -19,9 +17,7 @@ pub struct Space {
     segments: Ranges,
     /// The bytes of `segments`, with adjacent segments joined.
     joined: Ranges,
-    /// The bytes of `joined`.
-    held: u64,
-    blocks: Blocks,
+    blocks: Ranges,
     /// No block and no gap crosses from one segment into the next.
     pub(super) apart: bool,
     /// The largest gap, until something changes.
@@ -30,7 +26,7 @@ pub struct Space {
 
 impl Space {
     pub fn free(&self) -> u64 {
-        self.held - self.blocks.bytes()
+        self.joined.bytes() - self.blocks.bytes()
     }
 
     pub fn largest(&self) -> u64 {
@@ -59,7 +55,7 @@ impl Space {
     /// Whether the address lies in a segment.
     #[inline]
     pub fn holds(&self, address: u64) -> bool {
-        self.held > 0 && (self.blocks.knows(address) || self.joined.around(address).is_some())
+        !self.joined.is_empty() && (self.blocks.begins_at(address) || self.joined.around(address).is_some())
     }
 
     /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
@@ -79,7 +75,6 @@ impl Space {
             }
             from = there_end.max(from);
         }
-        self.held += added;
         added
     }
 
@@ -89,9 +84,7 @@ impl Space {
         self.known_largest.set(None);
         self.blocks.cut(start, end);
         self.segments.cut(start, end);
-        let removed = self.joined.cut(start, end);
-        self.held -= removed;
-        removed
+        self.joined.cut(start, end)
     }
 
     /// Takes a block out of the gap that contains it.

@@ -30,6 +30,7 @@ pub struct DeviceTimeline {
 }
 
 /// The curves of all devices of one job.
+#[derive(Default)]
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,
     most_spans: usize,
@@ -39,24 +40,12 @@ pub struct Timeline {
     failed: Option<u64>,
 }
 
-impl DeviceTimeline {
-    fn new(most_spans: usize) -> Self {
-        DeviceTimeline {
-            live: Curve::new(most_spans),
-            reserved: Curve::new(most_spans),
-            used: Curve::new(most_spans),
-        }
-    }
-}
-
 impl Timeline {
     /// A curve has at most `most_spans` spans. With two spans a pixel, a drawing is exact to the pixel.
     pub fn new(most_spans: usize) -> Self {
         Timeline {
-            devices: BTreeMap::new(),
             most_spans,
-            events: 0,
-            failed: None,
+            ..Timeline::default()
         }
     }
 
@@ -80,14 +69,10 @@ impl Observer for Timeline {
             _ => {}
         }
         let device = device_of(record);
-        let totals = ledger
-            .devices
-            .get(&device)
-            .map_or_else(Default::default, |device| device.all);
-        let timeline = self
-            .devices
-            .entry(device)
-            .or_insert_with(|| DeviceTimeline::new(self.most_spans));
+        let totals = ledger.devices.get(&device).map(|device| device.all).unwrap_or_default();
+        let [live, reserved, used] = [0; 3].map(|_| Curve::new(self.most_spans));
+        let timeline = self.devices.entry(device);
+        let timeline = timeline.or_insert(DeviceTimeline { live, reserved, used });
         let at = |bytes| Point {
             event,
             time_ns: record.time_ns,

@@ -195,12 +195,8 @@ impl Watched {
 
     /// The devices of the header and those that were used, in order of numbers.
     pub fn devices(&self) -> Vec<(i16, Option<&Device>)> {
-        let in_header = self
-            .header()
-            .devices
-            .iter()
-            .filter_map(|device| i16::try_from(device.ordinal).ok());
-        let numbers: BTreeSet<i16> = self.figures.devices.keys().copied().chain(in_header).collect();
+        let used = self.figures.devices.keys().copied();
+        let numbers: BTreeSet<i16> = self.header().ordinals().chain(used).collect();
         let of_gpus = numbers.into_iter().filter(|&number| number != HOST_DEVICE);
         of_gpus.map(|number| (number, self.header().device(number))).collect()
     }

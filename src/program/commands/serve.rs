@@ -8,11 +8,12 @@ use std::time::Duration;
 use base::text::shown;
 use clap::Args;
 
+use crate::analysis::job::now_ns;
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;
 use crate::say::say;
-use crate::serve::{Address, End, Node, Options, Server, TokenFile, now_ns, serve, text};
+use crate::serve::{Address, End, Node, Options, Server, TokenFile, serve, text};
 
 const EXAMPLES: &str = "\
 Examples:

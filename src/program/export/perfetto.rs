@@ -8,14 +8,14 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use base::api::{Api, Class};
+use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::units::size;
 use journal::format::{Event, MarkKind, Record};
 
 use super::exported_process::Process;
 use super::memory_name;
-use crate::analysis::ledger::Ledger;
+use crate::analysis::ledger::{Ledger, device_of};
 use crate::analysis::names::{api_name, result_name};
 
 /// A message of protocol buffers that is being written: keys and values, one after another.
@@ -205,9 +205,7 @@ impl<'w> Writer<'w> {
     pub fn add(&mut self, process: &Process, record: &Record) -> io::Result<()> {
         let now = process.unix_ns(record.time_ns);
         self.ledger.apply(record);
-        let host = matches!(record.event, Event::Alloc(one) | Event::Free { allocation: one, .. }
-            if matches!(one.class.known(), Some(Class::Host | Class::HostRegistered)));
-        let device = if host { HOST_DEVICE } else { record.device };
+        let device = device_of(record);
         let levels = self.ledger.devices.get(&device).map(|ledger| ledger.all);
         if let Some(all) = levels
             && all.count > 0

@@ -4,6 +4,7 @@
 //! PyTorch recorded is found by playing the trace backwards from the segments at its end, and is allocated at time 0.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::api::Api;
@@ -15,7 +16,7 @@ use journal::writer::About;
 use super::rmm_log::{self, Action as LogAction, End, LogError};
 use super::snapshot::{self, Action, Segment, Snapshot, SnapshotError, StackNumber};
 use super::stack_file::Texts;
-use super::target::{Target, TargetError};
+use super::target::Target;
 use crate::analysis::job::IMPORTED;
 use crate::analysis::ranges::Ranges;
 
@@ -39,7 +40,7 @@ pub enum ImportError {
     #[error("{}: has neither segments nor a history", shown(.0))]
     Nothing(PathBuf),
     #[error("{0}")]
-    Target(#[from] TargetError),
+    Target(#[from] io::Error),
 }
 
 /// Writes a journal of a snapshot.
@@ -85,7 +86,7 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
     let events = target.finish(end_ns, Some((&stacks, &texts)))?;
     Ok(Imported {
         events,
-        stacks: stacks.all_stacks.len() as u64,
+        stacks: stacks.stacks.list.len() as u64,
         notes,
     })
 }
@@ -170,7 +171,7 @@ impl SnapshotWriter<'_> {
                 "END" => MarkKind::End,
                 _ => MarkKind::Instant,
             };
-            let text = texts.number(&mark.name);
+            let text = texts.place(mark.name.to_string()) as u64 + 1;
             let record = Event::Mark { text, kind }.encode(Api::vramshim_mark, HOST_DEVICE);
             self.records.push((self.since_ns(mark.time_us), record));
         }

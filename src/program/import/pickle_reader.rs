@@ -106,33 +106,8 @@ pub struct PickleError {
     problem: Problem,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("{0}")]
-    Wrong(&'static str),
-    #[error("{0} is an integer of {1} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}")]
-    Integer(&'static str, u64),
-    #[error("more than {0} values wait for their list: no snapshot of this size has so many")]
-    Waiting(usize),
-    #[error("more than {0} lists and dictionaries: no snapshot of this size has so many")]
-    Containers(usize),
-    #[error("keeps a value at a place beyond {0}: no snapshot of this size has so many")]
-    FarPlace(usize),
-    #[error("names place {0} of the memo, where no value is kept")]
-    NoPlace(u64),
-    #[error("is nested more than {MOST_MARKS} deep: a snapshot is not")]
-    Nested,
-    #[error("protocol {0} is not known: 2 to 5 are")]
-    Protocol(u64),
-    #[error("{0:#04x} is no opcode of plain values, and a snapshot has these alone")]
-    Opcode(u8),
-}
-
-impl From<&'static str> for Problem {
-    fn from(problem: &'static str) -> Problem {
-        Problem::Wrong(problem)
-    }
-}
+/// What is wrong with a pickle, in words.
+type Problem = String;
 
 struct Machine<'i> {
     bytes: &'i [u8],
@@ -148,6 +123,7 @@ struct Machine<'i> {
 }
 
 const CUT: &str = "the file ends in the middle of a value: copy it again";
+const SO_MANY: &str = "no snapshot of this size has so many";
 const EMPTY_STACK: &str = "takes a value that is not there";
 
 impl<'i> Machine<'i> {
@@ -182,7 +158,7 @@ impl<'i> Machine<'i> {
     fn push(&mut self, value: Value) -> Result<(), Problem> {
         let most = self.most(BYTES_OF_PLACE);
         if self.stack.len() >= most {
-            return Err(Problem::Waiting(most));
+            return Err(format!("more than {most} values wait for their list: {SO_MANY}"));
         }
         self.stack.push(value);
         Ok(())
@@ -227,7 +203,9 @@ impl<'i> Machine<'i> {
     fn long(&mut self, name: &'static str, bytes_of_length: usize) -> Result<(), Problem> {
         let count = self.number(bytes_of_length)?;
         if count > MOST_INTEGER_BYTES as u64 {
-            return Err(Problem::Integer(name, count));
+            return Err(format!(
+                "{name} is an integer of {count} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}"
+            ));
         }
         let bytes = self.take(count as usize)?;
         let sign = -i128::from(bytes.last().is_some_and(|&byte| byte >= 0x80));
@@ -254,7 +232,7 @@ impl<'i> Machine<'i> {
     fn room(&self) -> Result<(), Problem> {
         let most = self.most(BYTES_OF_CONTAINER);
         if self.page.lists.len() + self.page.dictionaries.len() >= most.min(u32::MAX as usize) {
-            return Err(Problem::Containers(most));
+            return Err(format!("more than {most} lists and dictionaries: {SO_MANY}"));
         }
         Ok(())
     }
@@ -314,7 +292,7 @@ impl<'i> Machine<'i> {
         let value = self.top()?;
         let most = self.most(BYTES_OF_PLACE);
         let place = usize::try_from(place).ok().filter(|&place| place < most);
-        let place = place.ok_or(Problem::FarPlace(most))?;
+        let place = place.ok_or_else(|| format!("keeps a value at a place beyond {most}: {SO_MANY}"))?;
         if place >= self.memo.len() {
             self.memo.resize(place + 1, None);
         }
@@ -325,7 +303,7 @@ impl<'i> Machine<'i> {
 
     fn recall(&mut self, place: u64) -> Result<(), Problem> {
         let found = usize::try_from(place).ok().and_then(|place| *self.memo.get(place)?);
-        self.push(found.ok_or(Problem::NoPlace(place))?)
+        self.push(found.ok_or_else(|| format!("names place {place} of the memo, where no value is kept"))?)
     }
 
     /// Carries out one opcode; true at the end.
@@ -341,7 +319,7 @@ impl<'i> Machine<'i> {
             }
             0x80 => match self.number(1)? {
                 2..=5 => Ok(()),
-                protocol => Err(Problem::Protocol(protocol)),
+                protocol => Err(format!("protocol {protocol} is not known: 2 to 5 are")),
             },
             // The length of what follows. The pieces are whole without it.
             0x95 => self.number(8).map(drop),
@@ -377,7 +355,7 @@ impl<'i> Machine<'i> {
                 self.marks.push(self.stack.len());
                 Ok(())
             }
-            b'(' => Err(Problem::Nested),
+            b'(' => Err(format!("is nested more than {MOST_MARKS} deep: a snapshot is not")),
             b'0' if self.marks.last() == Some(&self.stack.len()) => self.mark().map(drop),
             b'0' => self.pop().map(drop),
             b'1' => self.mark().map(|start| self.stack.truncate(start)),
@@ -387,7 +365,9 @@ impl<'i> Machine<'i> {
             0x94 => self.memoize(self.memoized as u64),
             b'h' => self.number(1).and_then(|place| self.recall(place)),
             b'j' => self.number(4).and_then(|place| self.recall(place)),
-            code => Err(Problem::Opcode(code)),
+            code => Err(format!(
+                "{code:#04x} is no opcode of plain values, and a snapshot has these alone"
+            )),
         }
         .map(|()| false)
     }

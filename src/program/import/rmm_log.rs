@@ -9,6 +9,7 @@ use super::kind::{GZIP, is_named_gzip};
 use super::plain_file::{self, MOST_COMPRESSED, Unreadable};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
+const GIVE: &str = "give a CSV log, its columns Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
 const LONGEST_LINE_BYTES: u64 = 64 << 10;
 
@@ -38,43 +39,19 @@ pub enum End {
     Cut(LogError),
 }
 
-/// Why a log cannot be read, and what to do about it.
+/// Why a log cannot be read, and what to do about it, in words.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    #[error("{0}")]
-    Unreadable(#[from] Unreadable),
-    #[error("is empty: expected a first line {COLUMNS}")]
-    Empty,
-    #[error("line {0}: {1}")]
-    Line(u64, RowError),
+#[error("{0}")]
+pub struct LogError(String);
+
+impl From<Unreadable> for LogError {
+    fn from(problem: Unreadable) -> LogError {
+        LogError(problem.to_string())
+    }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum RowError {
-    #[error("the compressed file is cut short: copy it again")]
-    Gzip,
-    #[error(
-        "the compressed file stands for more than {MOST_COMPRESSED} times its own bytes, so it is not read on: if it is \
-         right, unpack it and give the log itself"
-    )]
-    Expands,
-    #[error("is longer than {LONGEST_LINE_BYTES} bytes: give a CSV log, its columns {COLUMNS}")]
-    TooLong,
-    #[error("cannot be read: {0}: copy the file again")]
-    Io(String),
-    #[error("is no text: give a CSV log, its columns {COLUMNS}")]
-    NoText,
-    #[error("has no column {0}: expected a first line {COLUMNS}")]
-    NoColumn(&'static str),
-    #[error("no {0}: the row is cut short, expected {COLUMNS}")]
-    Missing(&'static str),
-    #[error("{0} {1:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")]
-    NoNumber(&'static str, String),
-    #[error("action {0:?} is neither allocate nor free")]
-    Action(String),
-    #[error("{0} of {1} columns: the row is cut short")]
-    Columns(usize, usize),
-}
+/// What is wrong with a row, in words.
+type Wrong = String;
 
 /// Reads a log, plain or gzipped. `each` gets every row. RMM quotes nothing, and a quotation mark must not join lines; other
 /// programs that write the log again quote fields.
@@ -92,23 +69,32 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let mut source = BufReader::new(source.take(room));
     let (mut columns, mut clock, mut bytes) = (None, Clock::default(), Vec::new());
     for line in 1.. {
-        let wrong = |problem| LogError::Line(line, problem);
+        let wrong = |problem: Wrong| LogError(format!("line {line}: {problem}"));
         bytes.clear();
         match (&mut source).take(LONGEST_LINE_BYTES + 1).read_until(b'\n', &mut bytes) {
-            Ok(length) if length as u64 > LONGEST_LINE_BYTES => return Err(wrong(RowError::TooLong)),
+            Ok(length) if length as u64 > LONGEST_LINE_BYTES => {
+                return Err(wrong(format!("is longer than {LONGEST_LINE_BYTES} bytes: {GIVE}")));
+            }
             Ok(_) => {}
             // A compressed file that is cut short has the rows before the cut.
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(End::Cut(wrong(RowError::Gzip))),
-            Err(error) => return Err(wrong(RowError::Io(error.to_string()))),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Ok(End::Cut(wrong(
+                    "the compressed file is cut short: copy it again".to_owned(),
+                )));
+            }
+            Err(error) => return Err(wrong(format!("cannot be read: {error}: copy the file again"))),
         }
         let is_last = !bytes.ends_with(b"\n");
         if is_last && source.get_ref().limit() == 0 {
-            return Err(wrong(RowError::Expands));
+            return Err(wrong(format!(
+                "the compressed file stands for more than {MOST_COMPRESSED} times its own bytes, so it is not read on: if \
+                 it is right, unpack it and give the log itself"
+            )));
         }
         if bytes.is_empty() {
             break;
         }
-        let text = std::str::from_utf8(&bytes).map_err(|_| wrong(RowError::NoText))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| wrong(format!("is no text: {GIVE}")))?;
         // Some programs begin UTF-8 with a mark.
         let text = text.trim_start_matches('\u{feff}').trim_end_matches(['\r', '\n']);
         if text.is_empty() {
@@ -124,7 +110,8 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
         match columns.action(&row) {
             Ok(None) => {}
             Ok(Some(_)) if is_last && row.len() < columns.count => {
-                return Ok(End::Cut(wrong(RowError::Columns(row.len(), columns.count))));
+                let (has, of) = (row.len(), columns.count);
+                return Ok(End::Cut(wrong(format!("{has} of {of} columns: the row is cut short"))));
             }
             Ok(Some(action)) => each(Row {
                 at_ns,
@@ -135,7 +122,8 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
             Err(problem) => return Err(wrong(problem)),
         }
     }
-    columns.map(|_| End::Whole).ok_or(LogError::Empty)
+    let empty = || LogError(format!("is empty: expected a first line {COLUMNS}"));
+    columns.map(|_| End::Whole).ok_or_else(empty)
 }
 
 /// A field without blanks and quotation marks around it.
@@ -190,9 +178,10 @@ impl Clock {
 }
 
 impl Columns {
-    fn named(header: &[&str]) -> Result<Columns, RowError> {
+    fn named(header: &[&str]) -> Result<Columns, Wrong> {
         let place = |name: &str| header.iter().position(|field| *field == name);
-        let column = |name: &'static str| place(name).ok_or(RowError::NoColumn(name));
+        let none = |name| format!("has no column {name}: expected a first line {COLUMNS}");
+        let column = |name| place(name).ok_or_else(|| none(name));
         Ok(Columns {
             count: header.len(),
             action: column("Action")?,
@@ -206,15 +195,20 @@ impl Columns {
     }
 
     /// What a row says that happened; `None` if nothing did.
-    fn action(&self, row: &[&str]) -> Result<Option<Action>, RowError> {
-        let field = |index: usize, name| row.get(index).copied().ok_or(RowError::Missing(name));
+    fn action(&self, row: &[&str]) -> Result<Option<Action>, Wrong> {
+        let field = |index: usize, name| {
+            let missing = || format!("no {name}: the row is cut short, expected {COLUMNS}");
+            row.get(index).copied().ok_or_else(missing)
+        };
         let number = |index: usize, name| {
             let text = field(index, name)?;
             let parsed = match text.strip_prefix("0x") {
                 Some(digits) => u64::from_str_radix(digits, 16),
                 None => text.parse(),
             };
-            parsed.map_err(|_| RowError::NoNumber(name, text.to_owned()))
+            parsed.map_err(|_| {
+                format!("{name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")
+            })
         };
         let stream = || number(self.stream, "Stream");
         Ok(Some(match field(self.action, "Action")? {
@@ -233,7 +227,7 @@ impl Columns {
                 size: number(self.size, "Size")?,
                 stream: stream().ok(),
             },
-            other => return Err(RowError::Action(other.to_owned())),
+            other => return Err(format!("action {other:?} is neither allocate nor free")),
         }))
     }
 }

@@ -1,13 +1,15 @@
 //! Reads PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of plain values).
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::path::Path;
 use std::rc::Rc;
 
 use journal::format::Frame;
 
-use super::pickle_reader::{Pickle, PickleError, Value};
-use super::plain_file::{self, Unreadable};
+use super::pickle_reader::{Pickle, Value};
+use super::plain_file;
+use crate::analysis::each_once::EachOnce;
 
 /// PyTorch has 16.
 const MOST_DIVISIONS: usize = 64;
@@ -116,56 +118,23 @@ pub struct StackNumber(pub u32);
 #[derive(Default)]
 pub struct Stacks {
     pub all_frames: Vec<Frame>,
-    stacks: HashMap<Vec<u32>, u32>,
     /// The frames of each stack, as indices of `all_frames`, innermost first.
-    pub all_stacks: Vec<Vec<u32>>,
+    pub stacks: EachOnce<Vec<u32>>,
 }
 
-impl Stacks {
-    fn number(&mut self, frames: Vec<u32>) -> StackNumber {
-        if frames.is_empty() {
-            return StackNumber(0);
-        }
-        let next = self.all_stacks.len() as u32 + 1;
-        let number = *self.stacks.entry(frames).or_insert_with_key(|frames| {
-            self.all_stacks.push(frames.clone());
-            next
-        });
-        StackNumber(number)
+/// Why a file gives no snapshot, in words.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SnapshotError(String);
+
+impl SnapshotError {
+    fn of(problem: impl Display) -> SnapshotError {
+        SnapshotError(format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))
     }
 }
 
-/// Why a file gives no snapshot.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    #[error("{0}")]
-    Unreadable(#[from] Unreadable),
-    #[error("is no memory snapshot of PyTorch: {0}; {WANTED}")]
-    Pickle(#[from] PickleError),
-    #[error("is no memory snapshot of PyTorch: {0}; {WANTED}")]
-    Content(#[from] ContentError),
-}
-
-/// What is wrong with the values of a pickle.
-#[derive(Debug, thiserror::Error)]
-pub enum ContentError {
-    #[error("{name} is {told}, expected {wanted}")]
-    Value {
-        name: String,
-        told: String,
-        wanted: &'static str,
-    },
-    #[error("names the same events, segments or blocks again and again")]
-    Again,
-    #[error("the names of its frames are too long")]
-    Names,
-    #[error("missing field `device_traces`")]
-    NoTraces,
-    #[error("device_traces has {0} devices, and PyTorch knows {MOST_DEVICES} at most")]
-    Devices(usize),
-    #[error("{0} {1}: {2}")]
-    Within(&'static str, usize, Box<ContentError>),
-}
+/// What is wrong with the values of a pickle, in words.
+type Wrong = String;
 
 /// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
 struct Maker<'p> {
@@ -198,20 +167,12 @@ macro_rules! record {
 }
 
 impl<'p> Maker<'p> {
-    fn wrong(&self, name: &str, value: Value, wanted: &'static str) -> ContentError {
-        ContentError::Value {
-            name: name.to_owned(),
-            told: self.pickle.told(value),
-            wanted,
-        }
+    fn wrong(&self, name: &str, value: Value, wanted: &'static str) -> Wrong {
+        format!("{name} is {}, expected {wanted}", self.pickle.told(value))
     }
 
     /// The named entries of a dictionary.
-    fn fields(
-        &self,
-        what: &str,
-        value: Value,
-    ) -> Result<impl Iterator<Item = (&'p str, Value)> + use<'p>, ContentError> {
+    fn fields(&self, what: &str, value: Value) -> Result<impl Iterator<Item = (&'p str, Value)> + use<'p>, Wrong> {
         let pickle = self.pickle;
         let Value::Dictionary(number) = value else {
             return Err(self.wrong(what, value, "a dictionary"));
@@ -223,7 +184,7 @@ impl<'p> Maker<'p> {
         }))
     }
 
-    fn list(&self, name: &str, value: Value) -> Result<&'p [Value], ContentError> {
+    fn list(&self, name: &str, value: Value) -> Result<&'p [Value], Wrong> {
         match value {
             Value::List(number) => Ok(self.pickle.list(number)),
             Value::Nothing => Ok(&[]),
@@ -231,7 +192,7 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn number(&self, name: &str, value: Value) -> Result<Option<u64>, ContentError> {
+    fn number(&self, name: &str, value: Value) -> Result<Option<u64>, Wrong> {
         match value {
             Value::Number(number) => Ok(Some(number)),
             Value::Nothing => Ok(None),
@@ -240,7 +201,7 @@ impl<'p> Maker<'p> {
     }
 
     /// A pair of numbers; PyTorch writes no other pools.
-    fn pool(&self, _name: &str, value: Value) -> Result<Option<(u64, u64)>, ContentError> {
+    fn pool(&self, _name: &str, value: Value) -> Result<Option<(u64, u64)>, Wrong> {
         let Value::List(number) = value else { return Ok(None) };
         Ok(match *self.pickle.list(number) {
             [Value::Number(first), Value::Number(second)] => Some((first, second)),
@@ -248,7 +209,7 @@ impl<'p> Maker<'p> {
         })
     }
 
-    fn text(&self, name: &str, value: Value) -> Result<Rc<str>, ContentError> {
+    fn text(&self, name: &str, value: Value) -> Result<Rc<str>, Wrong> {
         match value {
             Value::Text(number) => Ok(self.pickle.text(number).clone()),
             Value::Nothing => Ok("".into()),
@@ -256,13 +217,13 @@ impl<'p> Maker<'p> {
         }
     }
 
-    fn part(&mut self) -> Result<(), ContentError> {
+    fn part(&mut self) -> Result<(), Wrong> {
         let left = self.parts_left.checked_sub(1);
-        self.parts_left = left.ok_or(ContentError::Again)?;
+        self.parts_left = left.ok_or("names the same events, segments or blocks again and again")?;
         Ok(())
     }
 
-    fn snapshot(&mut self, root: Value) -> Result<Snapshot, ContentError> {
+    fn snapshot(&mut self, root: Value) -> Result<Snapshot, Wrong> {
         let mut page = Snapshot::default();
         let mut traced = false;
         for (name, value) in self.fields("the whole", root)? {
@@ -271,7 +232,9 @@ impl<'p> Maker<'p> {
                     traced = true;
                     let devices = self.list(name, value)?.len();
                     if devices > MOST_DEVICES {
-                        return Err(ContentError::Devices(devices));
+                        return Err(format!(
+                            "device_traces has {devices} devices, and PyTorch knows {MOST_DEVICES} at most"
+                        ));
                     }
                     page.device_traces = self.each(name, value, "device", Maker::trace)?;
                 }
@@ -299,7 +262,7 @@ impl<'p> Maker<'p> {
                 _ => {}
             }
         }
-        traced.then_some(page).ok_or(ContentError::NoTraces)
+        traced.then_some(page).ok_or("missing field `device_traces`".to_owned())
     }
 
     /// Makes each entry of a list. An error says which of these `what` it was.
@@ -308,52 +271,52 @@ impl<'p> Maker<'p> {
         name: &str,
         list: Value,
         what: &'static str,
-        make: impl Fn(&mut Self, Value) -> Result<T, ContentError>,
-    ) -> Result<Vec<T>, ContentError> {
+        make: impl Fn(&mut Self, Value) -> Result<T, Wrong>,
+    ) -> Result<Vec<T>, Wrong> {
         let entries = self.list(name, list)?.iter().enumerate();
-        let within = |index| move |problem| ContentError::Within(what, index, Box::new(problem));
+        let within = |index| move |problem| format!("{what} {index}: {problem}");
         entries
             .map(|(index, &one)| make(self, one).map_err(within(index)))
             .collect()
     }
 
-    fn trace(&mut self, value: Value) -> Result<Vec<Event>, ContentError> {
+    fn trace(&mut self, value: Value) -> Result<Vec<Event>, Wrong> {
         self.each("a trace", value, "event", Maker::event)
     }
 
-    fn event(&mut self, value: Value) -> Result<Event, ContentError> {
+    fn event(&mut self, value: Value) -> Result<Event, Wrong> {
         record!(self, "the event", value, Event {
             action => action, addr => number, size => number, stream => number, time_us => number,
             pool_id => pool, frames => stack
         })
     }
 
-    fn segment(&mut self, value: Value) -> Result<Segment, ContentError> {
+    fn segment(&mut self, value: Value) -> Result<Segment, Wrong> {
         record!(self, "the segment", value, Segment {
             device => device, address => number, total_size => number, stream => number,
             segment_pool_id => pool, blocks => blocks
         })
     }
 
-    fn block(&mut self, value: Value) -> Result<Block, ContentError> {
+    fn block(&mut self, value: Value) -> Result<Block, Wrong> {
         record!(self, "the block", value, Block {
             address => number, state => text, size => number, requested_size => number, frames => stack
         })
     }
 
-    fn annotation(&mut self, value: Value) -> Result<Annotation, ContentError> {
+    fn annotation(&mut self, value: Value) -> Result<Annotation, Wrong> {
         record!(self, "the annotation", value, Annotation { name => text, stage => text, time_us => number })
     }
 
-    fn action(&self, name: &str, value: Value) -> Result<Action, ContentError> {
+    fn action(&self, name: &str, value: Value) -> Result<Action, Wrong> {
         Ok(Action::from(&*self.text(name, value)?))
     }
 
-    fn blocks(&mut self, name: &str, value: Value) -> Result<Vec<Block>, ContentError> {
+    fn blocks(&mut self, name: &str, value: Value) -> Result<Vec<Block>, Wrong> {
         self.each(name, value, "block", Maker::block)
     }
 
-    fn device(&self, name: &str, value: Value) -> Result<Option<i16>, ContentError> {
+    fn device(&self, name: &str, value: Value) -> Result<Option<i16>, Wrong> {
         match value {
             Value::Number(number) if number < MOST_DEVICES as u64 => Ok(Some(number as i16)),
             Value::Nothing => Ok(None),
@@ -362,7 +325,7 @@ impl<'p> Maker<'p> {
     }
 
     /// PyTorch writes equal stacks once and then refers to them, so each list is read once.
-    fn stack(&mut self, name: &str, value: Value) -> Result<StackNumber, ContentError> {
+    fn stack(&mut self, name: &str, value: Value) -> Result<StackNumber, Wrong> {
         let list = match value {
             Value::List(list) => list,
             Value::Nothing => return Ok(StackNumber(0)),
@@ -372,13 +335,16 @@ impl<'p> Maker<'p> {
             return Ok(known);
         }
         let frames = self.pickle.list(list).iter().map(|&frame| self.frame(frame));
-        let frames = frames.collect::<Result<Vec<u32>, ContentError>>()?;
-        let number = self.stacks.number(frames);
+        let frames = frames.collect::<Result<Vec<u32>, Wrong>>()?;
+        let number = match frames[..] {
+            [] => StackNumber(0),
+            _ => StackNumber(self.stacks.stacks.place(frames) as u32 + 1),
+        };
         self.of_lists.insert(list, number);
         Ok(number)
     }
 
-    fn frame(&mut self, value: Value) -> Result<u32, ContentError> {
+    fn frame(&mut self, value: Value) -> Result<u32, Wrong> {
         if let Value::Dictionary(number) = value
             && let Some(&known) = self.of_dictionaries.get(&number)
         {
@@ -404,7 +370,7 @@ impl<'p> Maker<'p> {
                 let text = |number: Option<u32>| number.map_or("", |number| self.pickle.text(number));
                 let (file_text, function_text) = (text(file), text(function));
                 let left = self.name_bytes_left.checked_sub(file_text.len() + function_text.len());
-                self.name_bytes_left = left.ok_or(ContentError::Names)?;
+                self.name_bytes_left = left.ok_or("the names of its frames are too long")?;
                 self.stacks.all_frames.push(Frame::new(file_text, line, function_text));
                 self.of_contents.insert((file, line, function), next);
                 next
@@ -419,8 +385,8 @@ impl<'p> Maker<'p> {
 
 /// Reads a snapshot, and the stacks that it names.
 pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
-    let bytes = plain_file::read(path)?;
-    let pickle = Pickle::read(&bytes)?;
+    let bytes = plain_file::read(path).map_err(|problem| SnapshotError(problem.to_string()))?;
+    let pickle = Pickle::read(&bytes).map_err(SnapshotError::of)?;
     let size = bytes.len();
     drop(bytes);
     let mut maker = Maker {
@@ -432,6 +398,6 @@ pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
         of_dictionaries: HashMap::new(),
         of_contents: HashMap::new(),
     };
-    let page = maker.snapshot(pickle.root)?;
+    let page = maker.snapshot(pickle.root).map_err(SnapshotError::of)?;
     Ok((page, maker.stacks))
 }

@@ -20,25 +20,14 @@ pub struct Target {
     force: bool,
 }
 
-/// Why a journal cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    /// Of the folder, which the text names.
-    #[error("{0}")]
-    Folder(io::Error),
-    #[error("{}: cannot be written: {problem}", shown(path))]
-    Unwritten { path: PathBuf, problem: io::Error },
-}
-
-fn cannot(path: &Path, problem: io::Error) -> TargetError {
-    let path = path.to_owned();
-    TargetError::Unwritten { path, problem }
+fn cannot(path: &Path, problem: io::Error) -> io::Error {
+    io::Error::new(problem.kind(), format!("{}: cannot be written: {problem}", shown(path)))
 }
 
 impl Target {
-    pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, TargetError> {
+    pub fn create(path: &Path, force: bool, about: &About) -> io::Result<Target> {
         // Only the name is used: `PastJournal` makes the file itself.
-        let part = output::part(path).map_err(TargetError::Folder)?.into_temp_path();
+        let part = output::part(path)?.into_temp_path();
         std::fs::remove_file(&part).map_err(|problem| cannot(path, problem))?;
         Ok(Target {
             journal: PastJournal::create(&part, about, &[]).map_err(|problem| cannot(path, problem))?,
@@ -48,12 +37,12 @@ impl Target {
         })
     }
 
-    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> Result<(), TargetError> {
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> io::Result<()> {
         let pushed = self.journal.push(time_ns, tid, record);
         pushed.map_err(|problem| cannot(&self.path, problem))
     }
 
-    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, TargetError> {
+    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> io::Result<u64> {
         let events = self.journal.len();
         let fail = |problem: io::Error| cannot(&self.path, problem);
         self.journal.finish(Some((0, end_ns))).map_err(fail)?;

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::format::{amount, count, printable, shown, size};
 use super::verdict_lines::process_name;
+use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
@@ -210,15 +211,18 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
         let needs = enough(parts.total.saturating_add(lacking));
-        let other = "use another device that has room (vramshim top shows what is free), or";
-        let instead = match parts.of_layer {
-            true if shortage.device_is_full() => "use a device with more free memory".to_owned(),
-            true => format!("let {} give as much more", shortage.layer_words()),
+        let has_cache = job.header.uses("PyTorch");
+        let instead = match (parts.of_layer, needs == enough(parts.total)) {
+            (true, _) if shortage.device_is_full() => "use a device with more free memory".to_owned(),
+            (true, _) => format!("let {} give as much more", shortage.layer_words()),
             // What a cache asks for depends on the device's size.
-            false if needs == enough(parts.total) || job.header.uses("PyTorch") => {
-                format!("{other} a larger device: how large is not known")
+            (false, same) if same || has_cache => {
+                format!(
+                    "use {}or a larger device: how large is not known",
+                    with_room(job, failure)
+                )
             }
-            false => format!("{other} a device of at least {needs}"),
+            (false, _) => format!("use {}or a device of at least {needs}", with_room(job, failure)),
         };
         format!("Hold {} less before this request, or {instead}", enough(lacking))
     };
@@ -278,6 +282,25 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
                 .to_owned(),
         ],
+    }
+}
+
+/// Other devices of the job on which there was room when they were measured last, as an alternative to what follows.
+fn with_room(job: &Job, failure: &Failure) -> String {
+    let had = |(device, _, ledger): (i16, _, Option<&DeviceLedger>)| {
+        let free = ledger?.measurements.last()?.0.driver?.free;
+        let has_room = device != failure.scene.device && free >= failure.shortage.requested;
+        has_room.then(|| {
+            format!(
+                "device {device}, which had {} free when it was measured last, ",
+                size(free)
+            )
+        })
+    };
+    let named: String = job.devices().into_iter().filter_map(had).collect();
+    match named.is_empty() {
+        true => "another device that has room (vramshim top shows what is free), ".to_owned(),
+        false => named,
     }
 }
 

@@ -14,14 +14,10 @@ pub(super) fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), Unpla
         }
         match row.action {
             Action::Allocate { pointer, size, stream } => gathering.allocate(pointer, size, Way::Tensor(Some(stream))),
-            Action::Free {
-                pointer,
-                stream: Some(freed_on),
-            } => gathering.free(pointer, |way| match way {
-                Way::Tensor(Some(own)) if own != freed_on => LastUse::TwoStreams(own, freed_on),
-                way => way.used_alone(),
+            Action::Free { pointer, stream } => gathering.free(pointer, |way| match (way, stream) {
+                (Way::Tensor(Some(own)), Some(freed_on)) if own != freed_on => LastUse::TwoStreams(own, freed_on),
+                _ => way.used_alone(),
             }),
-            Action::Free { pointer, stream: None } => gathering.free_used_alone(pointer),
             Action::Failure { size, stream } => gathering.fail(size, Way::Tensor(stream)),
         }
     })

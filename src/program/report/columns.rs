@@ -63,23 +63,3 @@ impl<T> FirstAndLast<T> {
         self.list.push(entry);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_come_back_from_their_differences() {
-        let numbers = [5, 5, 1 << 40, 0, i64::MAX as u64];
-        let Differences(differences) = numbers.into_iter().collect();
-        let back: Vec<u64> = differences
-            .iter()
-            .scan(0i64, |sum, difference| {
-                *sum += difference;
-                Some(*sum as u64)
-            })
-            .collect();
-        assert_eq!(back, numbers);
-        assert_eq!(Differences::from_iter([u64::MAX]), Differences(vec![i64::MAX]));
-    }
-}

@@ -62,7 +62,7 @@ pub struct Process {
     pub holdings: Holdings,
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
-    pub space: Option<Space>,
+    pub space: Option<serde_json::Value>,
     /// The journal, and the device whose requests are worth a replay: that of the failure, or else the one with most live bytes.
     #[serde(skip)]
     pub journal: PathBuf,
@@ -167,7 +167,6 @@ pub struct Group {
     pub count: Differences,
     /// All allocations so far, also freed ones.
     pub ever_bytes: Differences,
-    pub ever_count: Differences,
     /// When the oldest live one was made, in microseconds; 0 if it is not known.
     pub oldest_us: Differences,
 }
@@ -190,25 +189,4 @@ pub struct Events {
     pub stack: Vec<usize>,
     /// What else there is to say, by the event's place.
     pub notes: BTreeMap<usize, String>,
-}
-
-/// The segments of a device at a moment, and what was free in them.
-#[derive(Debug, Serialize)]
-pub struct Space {
-    pub device: i16,
-    pub time_ns: u64,
-    pub requested: u64,
-    pub free: u64,
-    pub largest_free: u64,
-    pub segments: Vec<Segment>,
-    pub left_out: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Segment {
-    pub address: u64,
-    pub bytes: u64,
-    pub live: u64,
-    /// Offset and length of the free ranges; if there are many, the largest.
-    pub free: Vec<(u64, u64)>,
 }

@@ -7,6 +7,7 @@ use journal::format::{Event, Record};
 
 use super::columns::FirstAndLast;
 use super::data::Events;
+use crate::analysis::each_once::EachOnce;
 use crate::analysis::job::Observer;
 use crate::analysis::ledger::{Ledger, device_of};
 use crate::analysis::names::{api_name, result_name};
@@ -26,8 +27,8 @@ pub struct Choice {
     moments: Vec<u64>,
     half: u64,
     chosen: BTreeMap<u64, Record>,
-    failures: FirstAndLast<Numbered>,
-    marks: FirstAndLast<Numbered>,
+    /// Failures and marks.
+    pinned: [FirstAndLast<Numbered>; 2],
     /// The largest allocations by size and number.
     largest: BTreeMap<(u64, u64), Record>,
     seen: u64,
@@ -46,8 +47,7 @@ impl Choice {
             moments: timeline.moments(),
             half,
             chosen: BTreeMap::new(),
-            failures: FirstAndLast::new(most / 16),
-            marks: FirstAndLast::new(most / 16),
+            pinned: [0; 2].map(|_| FirstAndLast::new(most / 16)),
             largest: BTreeMap::new(),
             seen: 0,
             findings: 0,
@@ -82,8 +82,8 @@ impl Observer for Choice {
             return;
         }
         match record.event {
-            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push((number, *record)),
-            Event::Mark { .. } => self.marks.push((number, *record)),
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.pinned[0].push((number, *record)),
+            Event::Mark { .. } => self.pinned[1].push((number, *record)),
             Event::Alloc(allocation) => {
                 let least = self.largest.first_key_value().map_or(0, |(&(bytes, _), _)| bytes);
                 let has_room = self.largest.len() < self.most / 8;
@@ -100,8 +100,7 @@ impl Choice {
     /// The chosen records. `stack` gives the place of a stack, `text` that of a mark.
     pub fn finish(self, mut stack: impl FnMut(u32) -> Option<usize>, text: impl Fn(u64) -> String) -> Events {
         let mut chosen = self.chosen;
-        chosen.extend(self.failures.list);
-        chosen.extend(self.marks.list);
+        chosen.extend(self.pinned.into_iter().flat_map(|pinned| pinned.list));
         chosen.extend(self.largest.into_iter().map(|((_, number), record)| (number, record)));
         let mut events = Events {
             in_all: self.seen - self.findings,
@@ -112,25 +111,18 @@ impl Choice {
             address: chosen.values().map(|record| kind(&record.event).1).collect(),
             ..Events::default()
         };
-        let mut apis: BTreeMap<u16, usize> = BTreeMap::new();
+        let (mut kinds, mut apis) = (EachOnce::default(), EachOnce::default());
         for (place, record) in chosen.values().enumerate() {
-            let name = kind(&record.event).0;
-            let kind = events.kinds.iter().position(|known| *known == name).unwrap_or_else(|| {
-                events.kinds.push(name);
-                events.kinds.len() - 1
-            });
-            events.kind.push(kind);
-            let api = *apis.entry(record.api.number()).or_insert_with(|| {
-                events.apis.push(api_name(record.api.number()));
-                events.apis.len() - 1
-            });
-            events.api.push(api);
+            events.kind.push(kinds.place(kind(&record.event).0));
+            events.api.push(apis.place(record.api.number()));
             events.device.push(record.device);
             events.stack.push(stack(record.stack).map_or(0, |place| place + 1));
             if let Some(note) = note(&record.event, &text) {
                 events.notes.insert(place, note);
             }
         }
+        events.kinds = kinds.list;
+        events.apis = apis.list.into_iter().map(api_name).collect();
         events
     }
 }

@@ -89,7 +89,6 @@ fn columns(device: i16, changes: &[(usize, Held)]) -> Group {
         bytes: column(|held| held.bytes),
         count: column(|held| held.count),
         ever_bytes: column(|held| held.ever_bytes),
-        ever_count: column(|held| held.ever_count),
         oldest_us: column(|held| held.oldest_ns.map_or(0, |time_ns| time_ns / 1000)),
         ..Group::default()
     }

@@ -1,12 +1,11 @@
 //! The stacks of all processes of a report, each frame and each text once.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use journal::format::Frame;
 use serde::Serialize;
 
+use crate::analysis::each_once::EachOnce;
 use crate::analysis::places::{lines_apart, named_frames};
 
 /// No one reads further out.
@@ -30,24 +29,9 @@ pub struct StackLists {
 
 #[derive(Default)]
 pub struct Interned {
-    texts: Table<String>,
-    frames: Table<Place>,
-    stacks: Table<Vec<usize>>,
-}
-
-#[derive(Default)]
-struct Table<T> {
-    places: HashMap<T, usize>,
-    list: Vec<T>,
-}
-
-impl<T: Clone + Eq + Hash> Table<T> {
-    fn place(&mut self, entry: T) -> usize {
-        *self.places.entry(entry).or_insert_with_key(|entry| {
-            self.list.push(entry.clone());
-            self.list.len() - 1
-        })
-    }
+    texts: EachOnce<String>,
+    frames: EachOnce<Place>,
+    stacks: EachOnce<Vec<usize>>,
 }
 
 impl Interned {

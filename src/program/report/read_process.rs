@@ -120,7 +120,9 @@ pub fn read(
     };
     let mut job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
     drop(job.ledger.take_live());
-    let mut holdings = holdings::Holdings::new(moments(&first, &job, detail));
+    let named = named(&first, detail, |number| labels.mark(number));
+    let moments = steps(&first, &job, detail).chain(named.iter().map(|(at, _)| *at));
+    let mut holdings = holdings::Holdings::new(moments.collect());
     let mut at_failure = match &job.finding().failure {
         Some(failure) if failure.shortage.verdict() == Verdict::Unusable => {
             let (device, time_ns, space) = (failure.scene.device, failure.scene.time_ns, None);
@@ -136,7 +138,18 @@ pub fn read(
     let at = holdings.moments().to_vec();
     let series = holdings.finish(&again.ledger);
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
-    let named = named(&first, &at, |number| labels.mark(number));
+    let placed = named.into_iter().filter_map(|(moment, named)| {
+        let moment = at.binary_search(&moment).ok()?;
+        Some(Named { moment, ..named })
+    });
+    let end = at.len().checked_sub(1).map(|moment| Named {
+        moment,
+        kind: "end",
+        device: None,
+        text: "end".to_owned(),
+    });
+    let mut named: Vec<Named> = placed.chain(end).collect();
+    named.sort_by_key(|named| named.moment);
     let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
     let answer = Answer::in_short(&job);
     let verdict = shown_verdict(&answer, &mut stack);
@@ -247,66 +260,47 @@ fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) 
     })
 }
 
-/// The moments at which the second pass looks who holds what: at equal distances, at each peak, at the failures, at
-/// the marks, and at the end.
-fn moments(first: &FirstPass, job: &Job, detail: &Detail) -> Vec<At> {
-    let end_ns = job.duration_ns.max(job.ledger.last_ns);
-    let begin_ns = first.first_ns.unwrap_or(0);
-    let until = |time_ns: u64| At {
-        time_ns,
-        event: u64::MAX,
-    };
-    let steps = detail.moments.max(2) as u64;
-    let length = u128::from(end_ns.saturating_sub(begin_ns));
-    let mut moments: Vec<At> = (1..=steps)
-        .map(|step| until(begin_ns.saturating_add((length * u128::from(step) / u128::from(steps)) as u64)))
-        .collect();
-    moments.extend(first.timeline.devices.values().filter_map(|device| {
-        let peak = device.live.peak()?;
-        Some(At {
-            time_ns: peak.time_ns,
-            event: peak.event,
-        })
-    }));
-    let failures = first.failures.list.iter().rev().take(detail.moments / 4);
-    moments.extend(failures.map(|failure| until(failure.time_ns)));
-    let marks = first.marks.list.iter().rev().take(detail.moments / 2);
-    moments.extend(marks.map(|&(time_ns, ..)| until(time_ns)));
-    moments
+const fn until(time_ns: u64) -> At {
+    let event = u64::MAX;
+    At { time_ns, event }
 }
 
-/// The moments that have a name.
-fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Named> {
+/// Moments at equal distances, the last at the end.
+fn steps(first: &FirstPass, job: &Job, detail: &Detail) -> impl Iterator<Item = At> + use<> {
+    let begin_ns = first.first_ns.unwrap_or(0);
+    let length = u128::from(job.duration_ns.max(job.ledger.last_ns).saturating_sub(begin_ns));
+    let steps = detail.moments.max(2) as u128;
+    (1..=steps).map(move |step| until(begin_ns.saturating_add((length * step / steps) as u64)))
+}
+
+/// The moments that have a name: each peak, failures, and marks. Their places are not known yet.
+fn named(first: &FirstPass, detail: &Detail, text: impl Fn(u64) -> String) -> Vec<(At, Named)> {
     let mut named = Vec::new();
-    let mut name = |moment: Option<usize>, kind, device, text| {
-        named.extend(moment.map(|moment| Named {
-            moment,
-            kind,
-            device,
-            text,
-        }));
+    let mut name = |at: At, kind, device, text| {
+        let moment = 0;
+        named.push((
+            at,
+            Named {
+                moment,
+                kind,
+                device,
+                text,
+            },
+        ));
     };
-    let place = |time_ns: u64, event: u64| at.binary_search(&At { time_ns, event }).ok();
     for (&device, timeline) in &first.timeline.devices {
-        let peak = timeline.live.peak().filter(|peak| peak.bytes > 0);
-        let moment = peak.and_then(|peak| place(peak.time_ns, peak.event));
-        name(moment, "peak", Some(device), "peak".to_owned());
+        if let Some(Point { time_ns, event, .. }) = timeline.live.peak().filter(|peak| peak.bytes > 0) {
+            name(At { time_ns, event }, "peak", Some(device), "peak".to_owned());
+        }
     }
-    for failure in &first.failures.list {
-        let (api, requested) = (&failure.api, format::size(failure.requested));
-        let moment = place(failure.time_ns, u64::MAX);
-        name(
-            moment,
-            "failure",
-            Some(failure.device),
-            format!("{api} of {requested} failed"),
-        );
+    let (failures, marks) = (&first.failures.list, &first.marks.list);
+    for failure in &failures[failures.len().saturating_sub(detail.moments / 4)..] {
+        let text = format!("{} of {} failed", failure.api, format::size(failure.requested));
+        name(until(failure.time_ns), "failure", Some(failure.device), text);
     }
-    for &(time_ns, number, _) in &first.marks.list {
-        name(place(time_ns, u64::MAX), "mark", None, text(number));
+    for &(time_ns, number, _) in &marks[marks.len().saturating_sub(detail.moments / 2)..] {
+        name(until(time_ns), "mark", None, text(number));
     }
-    name(at.len().checked_sub(1), "end", None, "end".to_owned());
-    named.sort_by_key(|named| named.moment);
     named
 }
 
@@ -378,8 +372,6 @@ fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
             "peak_reserved": peak_reserved.bytes,
             "peak_reserved_ns": peak_reserved.time_ns,
             "live_at_end": all.allocated.current,
-            "allocations": all.count,
-            "utilisation": all.utilisation(),
             // For lack of memory, as in the process's list.
             "failures": first.failed.get(&ordinal).unwrap_or(&0),
         })

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::folders::in_turns;
 use super::followed_process::Process;
 use crate::analysis::host::Host;
+use crate::analysis::names::device_uuid;
 use crate::analysis::nvml;
 
 /// How long NVML may take.
@@ -33,18 +34,18 @@ impl Devices {
             return;
         }
         let devices = processes.flat_map(|process| process.devices.iter().map(|device| (&process.who, device)));
-        let claims = in_turns(devices.filter(|(_, device)| !device.uuid.is_empty() && device.total > 0));
+        let claims = devices.filter_map(|(who, device)| Some((who, (device_uuid(&device.uuid)?, device.total_memory))));
         // Of two totals nobody knows which one is true.
-        let mut claimed: BTreeMap<&String, Option<u64>> = BTreeMap::new();
-        for device in claims {
+        let mut claimed: BTreeMap<String, Option<u64>> = BTreeMap::new();
+        for (uuid, told) in in_turns(claims.filter(|(_, (_, total))| *total > 0)) {
             let has_room = claimed.len() < MOST;
-            match claimed.get_mut(&device.uuid) {
-                Some(total) => *total = total.filter(|total| *total == device.total),
-                None if has_room => drop(claimed.insert(&device.uuid, Some(device.total))),
+            match claimed.get_mut(&uuid) {
+                Some(total) => *total = total.filter(|total| *total == told),
+                None if has_room => drop(claimed.insert(uuid, Some(told))),
                 None => {}
             }
         }
-        let uuids: Vec<String> = claimed.keys().map(|uuid| (*uuid).clone()).collect();
+        let uuids: Vec<String> = claimed.keys().cloned().collect();
         let answer = nvml::ask(&Host::Machine, &uuids, PATIENCE);
         self.used.clear();
         if answer.is_ok() {
@@ -60,7 +61,7 @@ impl Devices {
         }
         self.asked = Some(Instant::now());
         self.total = (claimed.into_iter())
-            .filter_map(|(uuid, total)| Some((uuid.clone(), total?)))
+            .filter_map(|(uuid, total)| Some((uuid, total?)))
             .collect();
         self.total.extend(self.told.clone());
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use base::text::printable;
 use journal::format::Record;
-use journal::reader::{Header, Journal, Reading, State, Tail};
+use journal::reader::{Device, Header, Journal, Reading, State, Tail};
 
 use super::folders::Who;
 use crate::analysis::figures::{Counts, Figures};
@@ -24,15 +24,6 @@ const LONGEST_LABEL: usize = 100;
 /// owner, a user could write the journal of another one's process first.
 pub type Identity = (u32, u32, u64, u64, String);
 
-/// A device as the process sees it.
-pub struct Device {
-    pub number: i16,
-    pub uuid: String,
-    /// Bytes.
-    pub total: u64,
-    pub limit: Option<u64>,
-}
-
 /// Names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
@@ -42,6 +33,7 @@ pub struct Process {
     /// The labels of all series of this process, but those of a device. Prometheus sets `job` and `pod` itself.
     pub labels: Labels,
     pub started_ns: u64,
+    /// As the process sees them.
     pub devices: Vec<Device>,
     pub state: State,
     /// Events that the journal does not have.
@@ -76,9 +68,7 @@ pub fn identity(owner: u32, header: &Header) -> Identity {
 /// tell it are not read for metrics.
 fn verdict(header: &Header, has_lost: bool, scene: &Scene) -> Verdict {
     let mut shortage = scene.shortage(header.pid);
-    let mut devices = header.devices.iter();
-    let device = devices.find(|device| device.ordinal == i32::from(scene.device));
-    shortage.total = device.map_or(0, |device| device.total_memory);
+    shortage.total = header.device(scene.device).map_or(0, |device| device.total_memory);
     if has_lost && header.lost_first_ns <= scene.time_ns {
         // The sums do not have what was lost.
         shortage.parts = None;
@@ -145,19 +135,10 @@ impl Process {
             self.counted_until_ns = self.counted_until_ns.max(time_ns);
         }
         let header = journal.header();
-        self.devices = (header.devices.iter())
-            .filter_map(|device| {
-                Some(Device {
-                    number: i16::try_from(device.ordinal).ok()?,
-                    uuid: device_uuid(&device.uuid).unwrap_or_default(),
-                    total: device.total_memory,
-                    limit: device.limit,
-                })
-            })
-            .collect();
+        self.devices.clone_from(&header.devices);
         // A damaged header can name a device twice, and a series must be there once.
         let mut seen = BTreeSet::new();
-        self.devices.retain(|device| seen.insert(device.number));
+        self.devices.retain(|device| seen.insert(device.ordinal));
         self.lost = self.lost.max(journal.lost().saturating_add(self.tail.given_up));
         self.is_read |= !reading.behind;
         if !reading.behind {
@@ -200,7 +181,9 @@ impl Process {
         self.tail.damaged
     }
 
-    pub fn device(&self, number: i16) -> Option<&Device> {
-        self.devices.iter().find(|device| device.number == number)
+    /// The UUID of a device, if the process names one.
+    pub fn uuid(&self, number: i16) -> Option<String> {
+        let device = self.devices.iter().find(|device| device.ordinal == i32::from(number));
+        device_uuid(&device?.uuid)
     }
 }

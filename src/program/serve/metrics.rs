@@ -54,8 +54,7 @@ fn labels_of(process: &Process, device: i16, more: Option<(&'static str, String)
         HOST_DEVICE => ("device", "host".to_owned()),
         number => ("device", number.to_string()),
     });
-    let uuid = process.device(device).map(|device| device.uuid.clone());
-    labels.extend(uuid.filter(|uuid| !uuid.is_empty()).map(|uuid| ("uuid", uuid)));
+    labels.extend(process.uuid(device).map(|uuid| ("uuid", uuid)));
     labels.extend(more);
     labels
 }
@@ -107,7 +106,10 @@ fn processes(text: &mut Text, node: &Node) {
     text.metric("vramshim_class_allocated_bytes", help, classes);
     let limits = shown.iter().flat_map(|process| {
         let devices = process.devices.iter();
-        devices.filter_map(|device| Some((labels_of(process, device.number, None), device.limit?)))
+        devices.filter_map(|device| {
+            let number = i16::try_from(device.ordinal).ok()?;
+            Some((labels_of(process, number, None), device.limit?))
+        })
     });
     let help = "The limit that the process has on the device, alone or with its group; absent if there is none";
     text.metric("vramshim_limit_bytes", help, limits);
@@ -115,7 +117,7 @@ fn processes(text: &mut Text, node: &Node) {
         devices().map(|(process, device, figures)| (labels_of(process, device, None), figures.counts.allocations));
     let help = "Requests that got memory";
     text.metric("vramshim_allocations_total", help, allocations);
-    let failures = Kind::ALL.into_iter().flat_map(|kind| {
+    let failures = Kind::ALL.iter().flat_map(|&kind| {
         devices().map(move |(process, device, figures)| {
             let labels = labels_of(process, device, Some(("kind", kind.name().to_owned())));
             (labels, figures.counts.failures[kind as usize])
@@ -164,7 +166,9 @@ fn totals(text: &mut Text, node: &Node) {
     let label = |name, value: &str| vec![(name, value.to_owned())];
     let help = "Requests that got memory: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocations_total", help, one(totals.counts.allocations));
-    let failures = Kind::ALL.map(|kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
+    let failures = Kind::ALL
+        .iter()
+        .map(|&kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
     let help = "Requests for memory that failed: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocation_failures_total", help, failures);
     let verdicts = Verdict::ALL.iter().copied().zip(totals.counts.causes);
@@ -177,7 +181,9 @@ fn totals(text: &mut Text, node: &Node) {
     text.metric("paddle_gpu_malloc_failed_total", help, one(failed));
     let help = "Events that no journal has: all processes of the node, since the start of serve";
     text.metric("vramshim_node_events_lost_total", help, one(totals.lost));
-    let ended = Ended::ALL.map(|how| (label("how", how.name()), totals.ended[how as usize]));
+    let ended = Ended::ALL
+        .iter()
+        .map(|&how| (label("how", how.name()), totals.ended[how as usize]));
     let help = "Processes that ended since the start of serve; exited: with status 0, failed: with another";
     text.metric("vramshim_node_processes_ended_total", help, ended);
     let running = node.processes().filter(|process| process.state == State::Running);
@@ -189,7 +195,7 @@ fn totals(text: &mut Text, node: &Node) {
 
 /// What this program cannot read.
 fn own(text: &mut Text, node: &Node) {
-    let damaged = [(Labels::new(), node.own.damaged)];
+    let damaged = [(Labels::new(), node.damaged)];
     text.metric("vramshim_serve_damaged_total", "Journals that are damaged", damaged);
     let label = |what: &str| vec![("what", what.to_owned())];
     let unreadable = [

@@ -21,6 +21,6 @@ mod token;
 pub use address::Address;
 pub use end::End;
 pub use metrics::text;
-pub use node::{Node, Options, now_ns};
+pub use node::{Node, Options};
 pub use server::{Server, serve};
 pub use token::TokenFile;

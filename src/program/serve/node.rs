@@ -3,20 +3,21 @@
 //! Files are opened for a reading and closed again, so the number of descriptors does not grow with the processes. A
 //! journal that cannot be read costs a message and a count, and nothing else.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use base::identity;
 use base::text::{many, printable, shown};
 use journal::reader::{Journal, OpenError, Problem, State};
 
 use super::accounts::Accounts;
-use super::counted::{Counted, Ended, Totals};
+use super::counted::{Before, Ended, Totals};
 use super::devices::Devices;
 use super::folders::{File, Folders, Who, in_turns};
 use super::followed_process::{Identity, Labels, Process, identity};
+use crate::analysis::job::now_ns;
 use crate::say::say;
 
 /// A journal that is not ready is opened again at every so many collections, at first more often.
@@ -26,6 +27,8 @@ const MOST_SKIPPED: u64 = 64;
 const MOST_SHOWN: usize = 1000;
 /// The most processes that are followed, counted the same way: their figures take memory.
 const MOST_FOLLOWED: usize = 4096;
+/// The most processes that are remembered after that.
+const MOST_COUNTED: usize = 1 << 16;
 /// So many new ones may come before it is looked how many there are.
 const MOST_UNCOUNTED: usize = 1024;
 /// The most messages about journals.
@@ -46,13 +49,6 @@ pub struct Options {
     pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
-}
-
-/// What this program did itself.
-#[derive(Default)]
-pub struct Own {
-    pub damaged: u64,
-    messages: u64,
 }
 
 pub enum Known {
@@ -88,9 +84,11 @@ pub struct Node {
     /// Those of the processes that are followed.
     identities: BTreeSet<Identity>,
     /// What `totals` has of processes that are not followed any more.
-    counted: Counted,
+    counted: BTreeMap<Identity, Before>,
     pub totals: Totals,
-    pub own: Own,
+    /// How many journals were damaged, and how many messages about journals were given.
+    pub damaged: u64,
+    messages: u64,
     pub accounts: Accounts,
     pub devices: Devices,
     /// The journals that could not be read at the last try.
@@ -101,11 +99,6 @@ pub struct Node {
     collected: Option<Instant>,
 }
 
-pub fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_nanos() as u64
-}
-
 impl Node {
     pub fn new(options: Options) -> Node {
         Node {
@@ -113,9 +106,10 @@ impl Node {
             options,
             folders: Folders::new(),
             identities: BTreeSet::new(),
-            counted: Counted::default(),
+            counted: BTreeMap::new(),
             totals: Totals::default(),
-            own: Own::default(),
+            damaged: 0,
+            messages: 0,
             devices: Devices::default(),
             unreadable: BTreeSet::new(),
             collections: 0,
@@ -304,7 +298,7 @@ impl Node {
         if journal.state() == State::Dumped {
             return None;
         }
-        let before = self.counted.before(&identity);
+        let before = self.counted.get(&identity).copied();
         if before.is_some_and(|before| before.has_ended) {
             return None;
         }
@@ -380,7 +374,15 @@ impl Node {
     fn leave(&mut self, known: Known) {
         if let Known::Followed(process) = known {
             self.identities.remove(&process.identity);
-            self.counted.note(&process);
+            let before = Before {
+                until_ns: process.counted_until_ns,
+                lost: process.lost,
+                has_ended: process.is_done,
+            };
+            self.counted.insert(process.identity, before);
+            if self.counted.len() > MOST_COUNTED {
+                self.counted.pop_first();
+            }
         }
     }
 
@@ -420,13 +422,13 @@ impl Node {
     }
 
     fn damaged(&mut self, problem: &str) {
-        self.own.damaged += 1;
+        self.damaged += 1;
         self.tell(problem);
     }
 
     fn tell(&mut self, message: &str) {
-        self.own.messages += 1;
-        match self.own.messages {
+        self.messages += 1;
+        match self.messages {
             count if count < MOST_MESSAGES => say!("{}", printable(message, LONGEST_MESSAGE)),
             MOST_MESSAGES => {
                 say!(

@@ -9,18 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 /// Whether the request of a connection is there.
-#[derive(Clone, Default)]
-pub struct Asked(Arc<AtomicBool>);
-
-impl Asked {
-    pub fn note(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    fn is_noted(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
+pub type Asked = Arc<AtomicBool>;
 
 pub struct Places {
     free: Arc<Semaphore>,
@@ -42,7 +31,7 @@ impl Places {
         F: Future<Output = ()> + Send + 'static,
     {
         self.silent
-            .retain(|(asked, served)| !asked.is_noted() && !served.is_finished());
+            .retain(|(asked, served)| !asked.load(Relaxed) && !served.is_finished());
         if self.free.available_permits() == 0
             && let Some((_, oldest)) = self.silent.pop_front()
         {

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -175,7 +176,7 @@ async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOn
 /// Serves one connection.
 async fn connection(server: Arc<Server>, socket: Box<dyn Socket>, asked: Asked) {
     let answer = service_fn(move |request| {
-        asked.note();
+        asked.store(true, Relaxed);
         let answer = server.clone().answer(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });

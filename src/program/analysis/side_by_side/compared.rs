@@ -2,6 +2,7 @@
 
 use base::text::events_were;
 use base::units::size;
+use journal::format::MemInfo;
 
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::held::Held;
@@ -58,8 +59,8 @@ pub struct Process {
     /// What the process held at the moment of `balance`.
     pub held: Held,
     pub nvml_used: Option<u64>,
-    /// The last answer of the next layer: total and free bytes.
-    pub driver: Option<(u64, u64)>,
+    /// The last answer of the next layer.
+    pub driver: Option<MemInfo>,
     pub context: Option<Context>,
     pub differences: Differences,
     /// What a layer between library and driver has on its book; `None` without a layer.

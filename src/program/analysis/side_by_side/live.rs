@@ -167,7 +167,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
             // If the next layer reports only a part of the device, its figures do not show what other processes hold.
-            first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
+            first.driver.is_some_and(|info| info.total >= total - total / 16)
                 && !rest.any(|(_, other)| other.since_ns() < then)
                 && !others
                     .iter()

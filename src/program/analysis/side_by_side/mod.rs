@@ -96,7 +96,7 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
                 .collect(),
         };
         match Host::of(pid) {
-            Host::Closed(closed) => alone(Some(pid), journal, &closed.why.to_string()),
+            Host::Closed(closed) => alone(Some(pid), journal, &closed.why),
             host => match hosts.iter_mut().find(|(known, _)| known.is(&host)) {
                 Some((_, ours)) => ours.push(found),
                 None => hosts.push((host, vec![found])),

@@ -30,8 +30,8 @@ struct Entries<'a> {
     pool: (u64, u64),
     /// The numbers of PyTorch's streams.
     streams: HashMap<u64, u8>,
-    /// Allocations and frees of the journal so far, at places of PyTorch's segments.
-    seen: HashMap<Place, (u32, u32)>,
+    /// Allocations (false) and frees (true) of the journal so far, at places of PyTorch's segments.
+    seen: HashMap<(Place, bool), u32>,
     /// Physical memory that the journal has so far, and which of it is PyTorch's now.
     made: u64,
     /// With the bytes if it is mapped nowhere.
@@ -205,31 +205,24 @@ impl Entries<'_> {
                     record.stack = failed.stack;
                 }
             }
-            &mut Event::Alloc(one) if is_memory(one) => {
+            &mut (Event::Alloc(one) | Event::Free { allocation: one, .. }) if is_memory(one) => {
                 let place = (device, one.address);
-                let Some(&(obtained, _)) = tensors.segments.get(&place) else {
+                let Some(&obtained) = tensors.segments.get(&place) else {
                     return Some(record);
                 };
-                let seen = self.seen.entry(place).or_default();
-                seen.0 += 1;
+                let gone = match record.event {
+                    Event::Free { context_gone, .. } => Some(context_gone),
+                    _ => None,
+                };
+                let seen = self.seen.entry((place, gone.is_some())).or_default();
+                *seen += 1;
                 // After the file's end, this memory is PyTorch's or not; nothing tells. Snapshots do not see each segment.
-                if seen.0 <= obtained || tensors.snapshots {
-                    return Some(self.obtained(record, one.address, one.reserved.unwrap_or(one.allocated)));
-                }
-            }
-            &mut Event::Free {
-                allocation,
-                context_gone,
-            } if is_memory(allocation) => {
-                let place = (device, allocation.address);
-                let Some(&(obtained, _)) = tensors.segments.get(&place) else {
-                    return Some(record);
-                };
-                let seen = self.seen.entry(place).or_default();
-                seen.1 += 1;
-                if seen.1 <= obtained || tensors.snapshots {
-                    let size = allocation.reserved.unwrap_or(allocation.allocated);
-                    return Some(self.returned(record, allocation.address, size, context_gone));
+                if *seen <= obtained || tensors.snapshots {
+                    let size = one.reserved.unwrap_or(one.allocated);
+                    return Some(match gone {
+                        None => self.obtained(record, one.address, size),
+                        Some(context_gone) => self.returned(record, one.address, size, context_gone),
+                    });
                 }
             }
             _ => {}
@@ -271,26 +264,18 @@ impl Entries<'_> {
         let device = record.device;
         let held = self.held.entry(device).or_default();
         held.cut(address, address.saturating_add(size));
-        // One that begins before reaches in.
-        let reaches =
-            |(place, (one, _)): &(&Place, &(Allocation, u32))| place.1.saturating_add(one.allocated) > address;
-        let before = self
-            .live
-            .range((device, 0)..(device, address))
-            .next_back()
-            .filter(reaches);
+        // One that begins before may reach in.
+        let before = self.live.range((device, 0)..(device, address)).next_back();
+        let first = before.filter(|(place, (one, _))| place.1.saturating_add(one.allocated) > address);
+        let first = first.map_or(address, |(place, _)| place.1);
         let inside = self
             .live
-            .range((device, address)..(device, address.saturating_add(size)));
-        let inside: Vec<u64> = before
-            .into_iter()
-            .chain(inside)
-            .map(|(&(_, address), _)| address)
-            .collect();
-        for address in inside {
-            if let Some((allocation, stack)) = self.live.remove(&(device, address)) {
+            .range((device, first)..(device, address.saturating_add(size).max(first)));
+        let inside: Vec<Place> = inside.map(|(&place, _)| place).collect();
+        for place in inside {
+            if let Some((allocation, stack)) = self.live.remove(&place) {
                 if self.tensors.snapshots {
-                    self.gone.insert((device, address), (allocation, stack));
+                    self.gone.insert(place, (allocation, stack));
                 }
                 self.before.push_back(Record {
                     api: Api::torch_free.into(),

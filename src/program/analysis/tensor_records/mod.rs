@@ -89,6 +89,7 @@ fn of_torch(number: u64) -> u32 {
     number.map_or(0, |number| FIRST_OF_TORCH + number)
 }
 
+#[derive(Default)]
 pub struct Tensors {
     path: PathBuf,
     /// The settings of PyTorch's allocator: names and values.
@@ -100,8 +101,8 @@ pub struct Tensors {
     /// By the time of a snapshot at a failure, the time of the driver's failure by the journal. What snapshots tell from the
     /// failure to this one lived then: the thread of the job waits.
     at_failures: BTreeMap<u64, u64>,
-    /// How often PyTorch obtained and returned a segment at this place.
-    segments: HashMap<Place, (u32, u32)>,
+    /// How often PyTorch obtained a segment at this place.
+    segments: HashMap<Place, u32>,
     /// The addresses that PyTorch's segments ever covered, by device.
     covered: HashMap<i16, Ranges>,
     /// Those of segments in private pools.
@@ -137,25 +138,10 @@ impl Tensors {
         };
         let mut tensors = Tensors {
             path,
-            settings: Vec::new(),
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
-            behind_ns: 0,
-            at_failures: BTreeMap::new(),
-            segments: HashMap::new(),
-            covered: HashMap::new(),
-            private: HashMap::new(),
-            failures: Vec::new(),
-            failed: Vec::new(),
-            mapped: Vec::new(),
-            unmapped: Vec::new(),
-            torch: String::new(),
             snapshots: file.snapshots,
-            taken_us: Vec::new(),
-            recorded: 0,
-            lost: 0,
-            damaged: 0,
-            until_us: 0,
+            ..Tensors::default()
         };
         let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         while let Some(line) = file.next_line()? {
@@ -164,7 +150,7 @@ impl Tensors {
                 TensorLine::Event { time_us, device, event } => match event {
                     TensorEvent::SegmentObtained { address, size, pool } => {
                         obtained.entry((device, address)).or_default().push(time_us);
-                        tensors.segments.entry((device, address)).or_default().0 += 1;
+                        *tensors.segments.entry((device, address)).or_default() += 1;
                         let (covered, end) = (tensors.covered.entry(device).or_default(), address.saturating_add(size));
                         covered.cut(address, end);
                         covered.insert_joined(address, end);
@@ -173,9 +159,6 @@ impl Tensors {
                             private.cut(address, end);
                             private.insert(address, end);
                         }
-                    }
-                    TensorEvent::SegmentReturned { address, .. } => {
-                        tensors.segments.entry((device, address)).or_default().1 += 1;
                     }
                     TensorEvent::OutOfMemory { size, stack } => tensors.failures.push(FailedTensor {
                         at: (device, time_us),

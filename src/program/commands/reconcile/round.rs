@@ -62,7 +62,7 @@ fn process(process: &Process) -> Value {
         "ledger": process.balance,
         "held": process.held,
         "nvml_used": process.nvml_used,
-        "driver": process.driver.map(|(total, free)| json!({ "total": total, "free": free })),
+        "driver": process.driver.map(|info| json!({ "total": info.total, "free": info.free })),
         "context_basis": process.context.map(|context| context.basis.name()),
         // null without a layer between library and driver
         "layer": process.layer,

@@ -215,11 +215,10 @@ impl Writer<'_> {
 /// The settings that a reader of snapshots asks for.
 fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
     let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-    let mut environment = process.journal.header().environment.iter();
-    let found = environment.find(|(name, _)| names.contains(&name.as_str()));
+    let found = names.iter().find_map(|name| process.journal.header().variable(name));
     pickle.dictionary(|pickle| {
         pickle.text(names[0])?;
-        pickle.text_once(found.map_or("", |(_, value)| value.as_str()))?;
+        pickle.text_once(found.unwrap_or_default())?;
         pickle.boolean_at("expandable_segments", expandable)
     })
 }

@@ -21,12 +21,17 @@ const TERMS = [
     ["stream", "streams have numbers in the order of their first calls"],
 ];
 
-/** Other forms of the same data. */
-const EXPORTS = [
-    ["torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
-    ["perfetto", "for Perfetto's viewer"],
-    ["collapsed", "stacks for flame graphs, such as speedscope's"],
-    ["parquet", "tables for DuckDB and pandas"],
+/** Commands that give more: before the path of the journal, after it, and what they give. */
+const COMMANDS = [
+    ["inspect", "", "the same figures in the terminal"],
+    ["inspect", " --json", "every figure as JSON"],
+    ["report", " --json", "the data of this page"],
+    ["why", "", "the verdict in full, and what to do next"],
+    ["replay", "", "what other strategies would have reserved"],
+    ["export", " --to torch-snapshot", "for PyTorch's memory viewer (pytorch.org/memory_viz)"],
+    ["export", " --to perfetto", "for Perfetto's viewer"],
+    ["export", " --to collapsed", "stacks for flame graphs, such as speedscope's"],
+    ["export", " --to parquet", "tables for DuckDB and pandas"],
 ];
 
 panel("about", () => {
@@ -50,19 +55,15 @@ panel("about", () => {
     ];
     // A quoted path, as a shell reads it.
     const path = `'${process.path.replace(/'/g, "'\\''")}'`;
-    const { from, to } = state;
-    const commands = [
-        [`vramshim inspect ${path}`, "the same figures in the terminal"],
-        [`vramshim inspect ${path} --json`, "every figure as JSON"],
-        [`vramshim report ${path} --json`, "the data of this page"],
-        [`vramshim why ${path}`, "the verdict in full, and what to do next"],
-        [`vramshim replay ${path}`, "what other strategies would have reserved"],
-        ...EXPORTS.map(([format, text]) => [`vramshim export ${path} --to ${format}`, text]),
-    ];
-    const command = ([text, gives]) => {
+    const command = ([name, options, gives]) => {
+        const text = `vramshim ${name} ${path}${options}`;
         const more = make("span", { class: "more" }, gives);
         return make("li", {}, make("code", {}, text), " ", copyButton("Copy", () => text), more);
     };
+    const variables = [
+        column("variable", ([name]) => make("code", {}, name)),
+        column("value", ([, value]) => make("code", {}, value)),
+    ];
     body("about").replaceChildren(
         pairs("facts list", facts),
         details(
@@ -70,17 +71,9 @@ panel("about", () => {
             `Settings and environment (${count(process.environment.length)}); values of secrets are left out`,
             process.environment.length === 0
                 ? p("none", "The journal has none.")
-                : table(
-                      "Environment",
-                      [
-                          column("variable", ([name]) => make("code", {}, name)),
-                          column("value", ([, value]) => make("code", {}, value)),
-                      ],
-                      process.environment,
-                  ),
+                : table("Environment", variables, process.environment),
         ),
         details("terms", "What the terms mean", pairs("terms", TERMS)),
-        details("commands", "Commands that give more", make("ul", { class: "commands" }, ...commands.map(command))),
-        p("more", `The chosen range is ${Math.round(from)} ns to ${Math.round(to)} ns after the start of the journal.`),
+        details("commands", "Commands that give more", make("ul", { class: "commands" }, ...COMMANDS.map(command))),
     );
 });

@@ -91,23 +91,23 @@ function sumOfSizes(parts) {
 /** Marks for an axis of times from `from` to `to`. */
 function timeMarks(from, to, most) {
     const rough = (to - from) / Math.max(most, 1);
-    const steps = [];
-    for (let power = 0; power <= 9; power += 1) for (const part of [1, 2, 5]) steps.push(part * 10 ** power);
-    for (const seconds of [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400])
-        steps.push(seconds * 1e9);
-    const step =
-        steps.sort((one, other) => one - other).find((step) => step >= rough) || 86400e9 * Math.ceil(rough / 86400e9);
+    const seconds = [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+    const decimal = [1, 2, 5].map((part) => part * 10 ** Math.floor(Math.log10(Math.max(rough, 1))));
+    const steps = [...decimal, 10 * decimal[0]].filter((step) => step < 10e9).concat(seconds.map((one) => one * 1e9));
+    const step = steps.find((step) => step >= rough) || 86400e9 * Math.ceil(rough / 86400e9);
+    return marksFrom(Math.ceil(from / step) * step, step, to);
+}
+
+function marksFrom(first, step, last) {
     const marks = [];
-    for (let at = Math.ceil(from / step) * step; at <= to && marks.length < 100; at += step) marks.push(at);
+    for (let at = first; at <= last && marks.length < 100; at += step) marks.push(at);
     return marks;
 }
 
 /** Marks for an axis of bytes from 0 to `highest`. */
 function byteMarks(highest, most) {
     const step = 2 ** Math.max(0, Math.ceil(Math.log2(Math.max(highest, 1) / most)));
-    const marks = [];
-    for (let at = 0; at <= highest && marks.length < 50; at += step) marks.push(at);
-    return marks;
+    return marksFrom(0, step, highest);
 }
 
 /** Makes `canvas` as sharp as the screen. Returns its context, width and height in CSS pixels; null if it is not shown. */
@@ -132,21 +132,17 @@ const figure = (title, cell) => ({ title, cell, number: true });
 
 /** A table. Columns: title, `number` for right alignment, and the cell of a row as text or element. */
 function table(caption, columns, rows, attributes = {}) {
-    const cell = (column, row) => make("td", { class: column.number ? "number" : null }, column.cell(row));
-    const head = columns.map((column) =>
-        make("th", { scope: "col", class: column.number ? "number" : null }, column.title),
+    const kind = (column) => (column.number ? "number" : null);
+    const head = columns.map((column) => make("th", { scope: "col", class: kind(column) }, column.title));
+    const cells = (row) => columns.map((column) => make("td", { class: kind(column) }, column.cell(row)));
+    const inside = make(
+        "table",
+        attributes,
+        make("caption", { class: "unseen" }, caption),
+        make("thead", {}, make("tr", {}, ...head)),
+        make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row)))),
     );
-    return make(
-        "div",
-        { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-        make(
-            "table",
-            attributes,
-            make("caption", { class: "unseen" }, caption),
-            make("thead", {}, make("tr", {}, ...head)),
-            make("tbody", {}, ...rows.map((row) => make("tr", {}, ...columns.map((column) => cell(column, row))))),
-        ),
-    );
+    return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, inside);
 }
 
 /** A list of names and values. */
@@ -162,12 +158,8 @@ const key = (kind, ...children) =>
 /** A list of choices. `choices` are pairs of value and text. */
 function choose(label, choices, chosen, changed) {
     const options = choices.map(([value, text]) => make("option", { value, selected: value === chosen }, text));
-    return make(
-        "label",
-        {},
-        label + " ",
-        make("select", { change: (event) => changed(event.target.value) }, ...options),
-    );
+    const change = (event) => changed(event.target.value);
+    return make("label", {}, label + " ", make("select", { change }, ...options));
 }
 
 /** A list of choices for `object[key]`, which every panel may show. */

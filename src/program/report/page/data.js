@@ -113,7 +113,7 @@ function decode(process) {
     }
     process.holdings.moments = numbers(process.holdings.moments_ns);
     for (const group of process.holdings.groups) {
-        for (const key of ["moments", "bytes", "count", "ever_bytes", "ever_count", "oldest_us"])
+        for (const key of ["moments", "bytes", "count", "ever_bytes", "oldest_us"])
             group[key] = numbers(group[key]);
         group.text = groupText(group);
     }
@@ -126,16 +126,10 @@ function decode(process) {
 
 /** A group at a moment. */
 function heldAt(group, number) {
-    const known = countUpTo(group.moments, number);
-    if (known === 0) return { bytes: 0, count: 0, everBytes: 0, everCount: 0, oldest: 0 };
-    const place = known - 1;
-    return {
-        bytes: group.bytes[place],
-        count: group.count[place],
-        everBytes: group.ever_bytes[place],
-        everCount: group.ever_count[place],
-        oldest: group.oldest_us[place] * 1000,
-    };
+    const place = countUpTo(group.moments, number) - 1;
+    const at = (column) => column[place] ?? 0;
+    const oldest = at(group.oldest_us) * 1000;
+    return { bytes: at(group.bytes), count: at(group.count), everBytes: at(group.ever_bytes), oldest };
 }
 
 /** The processes of each run, the newest run first. */

@@ -58,14 +58,8 @@ const picture = make("svg", { class: "flame", role: "tree", "aria-label": "Flame
 const flameText = make("p", { class: "asof" });
 const flameChoices = make("div", { class: "row choices" });
 const flamePath = make("p", { class: "row path" });
-const flameTable = make("div");
-body("flame").append(
-    flameText,
-    flameChoices,
-    flamePath,
-    make("div", { class: "scroll flame-box" }, picture),
-    flameTable,
-);
+const flameBox = make("div", { class: "scroll flame-box" }, picture);
+body("flame").append(flameText, flameChoices, flamePath, flameBox);
 
 function zoomFlame(path) {
     flame.path = path;
@@ -100,13 +94,11 @@ panel("flame", () => {
     const whole = tree(at);
     byId("flame").hidden = state.process.trust.stack_bytes === 0;
     let root = whole;
-    const known = [];
-    for (const key of flame.path) {
+    const known = flame.path.filter((key) => {
         const child = root.children.get(key);
-        if (!child) break;
-        root = child;
-        known.push(key);
-    }
+        root = child || root;
+        return child;
+    });
     flame.path = known;
     const when = {
         live: asOf(),
@@ -131,23 +123,15 @@ panel("flame", () => {
             id: "flame-inverted",
         }),
     );
-    const crumbs = known.map((key, depth) =>
-        button(key.slice(0, 60), () => zoomFlame(known.slice(0, depth + 1)), { class: "link" }),
+    const crumbs = ["all", ...known].map((key, depth) =>
+        button(key.slice(0, 60), () => zoomFlame(known.slice(0, depth)), { class: "link" }),
     );
-    flamePath.replaceChildren(
-        ...(known.length > 0 ? [button("all", () => zoomFlame([]), { class: "link" }), ...crumbs] : []),
-    );
+    flamePath.replaceChildren(...(known.length > 0 ? crumbs : []));
     drawFlame(root, whole);
 });
 
 function drawFlame(root, whole) {
     const width = Math.max(300, picture.parentElement.clientWidth - 2);
-    if (root.bytes === 0) {
-        picture.setAttribute("height", "0");
-        picture.replaceChildren();
-        flameTable.replaceChildren(p("none", "Nothing to show here."));
-        return;
-    }
     const bars = place(root, width).slice(0, 3000);
     const deepest = bars.reduce((most, bar) => Math.max(most, bar.depth), 0);
     picture.setAttribute("width", String(width));
@@ -157,31 +141,11 @@ function drawFlame(root, whole) {
     const drawn = bars.map((bar) => drawBar(bar, bar === focused, whole));
     picture.replaceChildren(...drawn);
     if (hasFocus) drawn[bars.indexOf(focused)].focus();
-    const rows = bars
-        .filter((bar) => bar.depth > 0)
-        .sort((one, other) => other.node.bytes - one.node.bytes)
-        .slice(0, 60);
-    flameTable.replaceChildren(
-        details(
-            "flame-table",
-            "This graph as a table",
-            table(
-                "Bars, most bytes first",
-                [
-                    figure("bytes", (bar) => size(bar.node.bytes)),
-                    figure("share", (bar) => percent(bar.node.bytes / whole.bytes)),
-                    figure("depth", (bar) => count(bar.depth)),
-                    column("frame", (bar) => bar.node.key),
-                ],
-                rows,
-            ),
-        ),
-    );
 }
 
 function drawBar(bar, isFocused, whole) {
     const { node, left, wide, depth, path } = bar;
-    const label = `${node.text}: ${size(node.bytes)}, ${percent(node.bytes / whole.bytes)}`;
+    const bytes = `${size(node.bytes)}, ${percent(node.bytes / whole.bytes)}`;
     const y = depth * ROW;
     const letters = Math.floor((wide - 8) / 6.7);
     const text =
@@ -194,11 +158,11 @@ function drawBar(bar, isFocused, whole) {
             role: "treeitem",
             tabindex: isFocused ? "0" : "-1",
             "aria-level": depth + 1,
-            "aria-label": label,
+            "aria-label": `${node.text}: ${bytes}`,
             "data-path": path.join("\u0000"),
             click: () => zoomFlame(path.length === flame.path.length ? path.slice(0, -1) : path),
         },
-        make("title", {}, `${node.key || node.text}\n${size(node.bytes)}, ${percent(node.bytes / whole.bytes)}`),
+        make("title", {}, `${node.key || node.text}\n${bytes}`),
         shape,
         text ? make("text", { x: left + 5, y: y + 15 }, text) : "",
     );

@@ -65,17 +65,22 @@ function gauge(share, kind = "live") {
     return make("span", { class: "gauge", "aria-hidden": "true" }, inside);
 }
 
+/** A button that shows all rows of a panel, or the first of them again. */
 function moreButton(panelName, rows, most) {
     if (rows.length <= most) return "";
     const isAll = shown.all.has(panelName);
     return button(isAll ? `Show ${most}` : `Show all ${count(rows.length)}`, () => {
-        if (isAll) shown.all.delete(panelName);
-        else shown.all.add(panelName);
+        shown.all[isAll ? "delete" : "add"](panelName);
         changed();
     });
 }
 
-const first = (panelName, rows, most) => (shown.all.has(panelName) ? rows : rows.slice(0, most));
+/** The rows of a panel: a table of the first, and a button that shows all. */
+function tableOf(panelName, caption, columns, rows) {
+    const first = shown.all.has(panelName) ? rows : rows.slice(0, 12);
+    const list = table(caption, columns, first, { class: "wide-third" });
+    return [list, p("row", moreButton(panelName, rows, 12))];
+}
 
 panel("holders", () => {
     const { device, process } = state;
@@ -86,12 +91,7 @@ panel("holders", () => {
     const choices = make("div", { class: "row choices" }, choice("By", names, shown, "by"));
     const rows = together(groups, (group) => {
         const held = heldAt(group, number);
-        return {
-            bytes: held.bytes,
-            count: held.count,
-            oldest: held.count > 0 ? held.oldest : 0,
-            grown: held.bytes - heldAt(group, start).bytes,
-        };
+        return { ...held, grown: held.bytes - heldAt(group, start).bytes };
     })
         .filter((row) => row.figures.bytes > 0)
         .sort((one, other) => other.figures.bytes - one.figures.bytes);
@@ -99,7 +99,8 @@ panel("holders", () => {
     const at = number < 0 ? 0 : process.holdings.moments[number];
     const live = device ? levelAt(device.live, at) : 0;
     const age = (oldest) => (oldest > 0 && Number.isFinite(oldest) ? duration(at - oldest) : "-");
-    const list = table(
+    const list = tableOf(
+        "holders",
         "Holders, most bytes first",
         [
             figure("bytes", (row) => size(row.figures.bytes)),
@@ -109,19 +110,16 @@ panel("holders", () => {
             figure("oldest", (row) => age(row.figures.oldest)),
             figure("in the range", (row) => signed(row.figures.grown)),
         ],
-        first("holders", rows, 12),
-        { class: "wide-third" },
+        rows,
     );
     const differs = Math.abs(live - all) >= 1 && state.exact === null;
     const difference = differs ? ` The ledger has ${size(live)} live then.` : "";
+    const without = process.trust.stack_bytes === 0;
     body("holders").replaceChildren(
         p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live.${difference}`),
         choices,
-        rows.length > 0 ? list : p("none", "Nothing was live then."),
-        p("row", moreButton("holders", rows, 12)),
-        process.trust.stack_bytes === 0
-            ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
-            : "",
+        ...(rows.length > 0 ? list : [p("none", "Nothing was live then.")]),
+        without ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`) : "",
     );
 });
 
@@ -174,7 +172,8 @@ panel("changes", () => {
     list.sort((one, other) => Math.abs(other.bytes) - Math.abs(one.bytes));
     const sum = list.reduce((all, row) => all + row.bytes, 0);
     const most = list.length > 0 ? Math.abs(list[0].bytes) : 1;
-    const rowsShown = table(
+    const rowsShown = tableOf(
+        "changes",
         "Changes, largest first",
         [
             figure("change", ({ bytes }) => make("b", { class: bytes > 0 ? "more-bytes" : "less-bytes" }, signed(bytes))),
@@ -182,105 +181,61 @@ panel("changes", () => {
             column("stack or size", (row) => entryName(row.entry, "changes")),
             figure("count", (row) => (row.count > 0 ? "+" : "") + count(row.count)),
         ],
-        first("changes", list, 12),
-        { class: "wide-third" },
+        list,
     );
     // A baseline at which nothing was live would repeat who holds it, with plus signs.
     const isRepeated = list.length > 0 && list.every((row) => row.before.bytes === 0);
+    const same = isRepeated ? "Nothing of this was live then: all of it is new." : "Each group holds what it held then.";
     const choices = baselines();
-    if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
+    const chosen = choices.find(([value]) => value === shown.baseline) || choices[0];
+    shown.baseline = chosen[0];
+    const result = list.length === 0 ? "nothing changed" : `${signed(sum)} in all`;
     body("changes").replaceChildren(
-        p(
-            "asof",
-            `${asOf()}, compared with ${choices.find(([value]) => value === shown.baseline)[1]}: ${
-                list.length === 0 ? "nothing changed" : `${signed(sum)} in all`
-            }.`,
-        ),
-        make(
-            "div",
-            { class: "row choices" },
-            choice("Compare with", choices, shown, "baseline"),
-        ),
-        isRepeated
-            ? p("none", "Nothing of this was live then: all of it is new.")
-            : list.length > 0
-              ? rowsShown
-              : p("none", "Each group holds what it held then."),
-        p("row", isRepeated ? "" : moreButton("changes", list, 12)),
+        p("asof", `${asOf()}, compared with ${chosen[1]}: ${result}.`),
+        make("div", { class: "row choices" }, choice("Compare with", choices, shown, "baseline")),
+        ...(isRepeated || list.length === 0 ? [p("none", same)] : rowsShown),
     );
 });
 
-/** The slope of a group in the range, in bytes a second, if it rises more often than it falls; else null. */
-function slope(group, from, to) {
+/** By how much a group rises in the range, and how fast in bytes a second, if it rises steadily. */
+function rise(group, from, to) {
     const { moments } = state.process.holdings;
-    const start = Math.max(0, countUpTo(moments, from) - 1);
-    const end = countUpTo(moments, to) - 1;
-    if (end - start < 4) return null;
-    let [n, sumTime, sumBytes, squares, products, ups, downs] = [0, 0, 0, 0, 0, 0, 0];
-    let before = null;
-    for (let place = start; place <= end; place += 1) {
-        const time = (moments[place] - from) / 1e9;
-        const { bytes } = heldAt(group, place);
-        n += 1;
-        sumTime += time;
-        sumBytes += bytes;
-        squares += time * time;
-        products += time * bytes;
-        if (before !== null && bytes > before) ups += 1;
-        if (before !== null && bytes < before) downs += 1;
-        before = bytes;
-    }
-    const spread = n * squares - sumTime * sumTime;
-    const rate = spread > 0 ? (n * products - sumTime * sumBytes) / spread : 0;
-    const grown = heldAt(group, end).bytes - heldAt(group, start).bytes;
-    // Half of the rise at least must be there in the middle of the range, so that one step is no growth.
-    const middle = heldAt(group, (start + end) >> 1).bytes - heldAt(group, start).bytes;
+    const [start, end] = [Math.max(0, countUpTo(moments, from) - 1), countUpTo(moments, to) - 1];
+    if (end - start < 4) return {};
+    const levels = [];
+    for (let place = start; place <= end; place += 1) levels.push(heldAt(group, place).bytes);
+    const steps = levels.slice(1).map((bytes, place) => bytes - levels[place]);
+    const [ups, downs] = [1, -1].map((sign) => steps.filter((step) => Math.sign(step) === sign).length);
+    const grown = levels.at(-1) - levels[0];
+    // A fifth of the rise at least must be there in the middle of the range, and a fifth follow, so that one step is no growth.
+    const middle = levels[(levels.length - 1) >> 1] - levels[0];
     const isSteady = ups >= 3 && ups >= 3 * downs && middle > grown * 0.2 && middle < grown * 0.8;
-    return rate > 0 && grown > 0 && isSteady ? { rate, grown, ups } : null;
+    return isSteady && grown > 0 ? { grown, rate: grown / ((moments[end] - moments[start]) / 1e9) } : {};
 }
 
 panel("growth", () => {
     const { device, process, from, to, at } = state;
     const rows = shownGroups()
         .filter((group) => !group.rest)
-        .map((group) => ({ entry: { groups: [group], key: group.text }, ...slope(group, from, to) }));
+        .map((group) => ({ entry: { groups: [group], key: group.text }, ...rise(group, from, to) }));
     const growing = rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
     byId("growth").hidden = growing.length === 0;
-    const seconds = (to - from) / 1e9;
-    const steps = process.marks.filter((mark) => mark.kind !== "end" && mark.time_ns >= from && mark.time_ns <= to);
-    const names = new Set(steps.map((mark) => mark.text.replace(/\d+/g, "#")));
     const room = device && Number.isFinite(device.room) ? device.room - levelAt(device.reserved, at) : null;
+    const untilFull = (rate) => {
+        if (room === null || rate <= 0) return "-";
+        return room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
+    };
     const all = growing.reduce((sum, row) => sum + row.rate, 0);
-    const untilFull = (rate) =>
-        room === null || rate <= 0 ? "-" : room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
-    const isAll = process.marks.length === process.marks_in_all;
-    const perStep = isAll && steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
-    const list = table(
-        "Groups whose live bytes rise, steepest first",
-        [
-            figure("a second", (row) => signed(row.rate)),
-            ...(perStep ? [figure("a mark", (row) => signed(row.rate * perStep))] : []),
-            figure("in the range", (row) => signed(row.grown)),
-            column("stack or size", (row) => entryName(row.entry, "growth")),
-            figure("to the limit", (row) => untilFull(row.rate)),
-        ],
-        first("growth", growing, 12),
-        { class: perStep ? "wide-fourth" : "wide-third" },
-    );
+    const pace = process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`;
+    const rose = `${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${pace}`;
+    const columns = [
+        figure("a second", (row) => signed(row.rate)),
+        figure("in the range", (row) => signed(row.grown)),
+        column("stack or size", (row) => entryName(row.entry, "growth")),
+        figure("to the limit", (row) => untilFull(row.rate)),
+    ];
     body("growth").replaceChildren(
-        p(
-            "asof",
-            growing.length > 0
-                ? `From ${rangeText()} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
-                : `From ${rangeText()} no group rose steadily.`,
-        ),
-        growing.length > 0 ? list : "",
-        process.caches
-            ? p(
-                  "hint",
-                  `These are segments of ${process.caches}'s own cache: its tensors were not recorded.`,
-              )
-            : "",
-        p("row", moreButton("growth", growing, 12)),
+        p("asof", `From ${rangeText()} ${growing.length > 0 ? rose : "no group rose steadily"}.`),
+        ...(growing.length > 0 ? tableOf("growth", "Groups whose live bytes rise, steepest first", columns, growing) : []),
     );
 });

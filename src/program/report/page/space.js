@@ -24,6 +24,13 @@ panel("space", () => {
     const rows = shown.all.has("space")
         ? space.segments
         : [...space.segments].sort((one, other) => other.bytes - other.live - (one.bytes - one.live)).slice(0, 24);
+    // The first row is that of the request.
+    const columns = [
+        column("address", (one) => (one ? "0x" + one.address.toString(16) : "request")),
+        figure("size", (one) => size(one ? one.bytes : space.requested)),
+        figure("free", (one) => (one ? size(one.bytes - one.live) : "")),
+        column("", (one) => (one ? row(one) : request)),
+    ];
     body("space").replaceChildren(
         p(
             "asof",
@@ -37,17 +44,7 @@ panel("space", () => {
             key("peak", "the largest free piece"),
             key("request", "the request, to the same scale"),
         ),
-        table(
-            "Segments, most free bytes first",
-            [
-                column("address", (one) => (one === request ? "request" : "0x" + one.address.toString(16))),
-                figure("size", (one) => size(one === request ? space.requested : one.bytes)),
-                figure("free", (one) => (one === request ? "" : size(one.bytes - one.live))),
-                column("", (one) => (one === request ? request : row(one))),
-            ],
-            [request, ...rows],
-            { class: "segments" },
-        ),
+        table("Segments, most free bytes first", columns, [null, ...rows], { class: "segments" }),
         p(
             "row",
             moreButton("space", space.segments, 24),

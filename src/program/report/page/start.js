@@ -38,17 +38,13 @@ panel("title", () => {
     byId("title").textContent = process.title;
     byId("subtitle").textContent =
         `${rankText(process)} on ${process.host}, ${process.strategy}, started ${process.started}`;
-    const option = (one) =>
-        make(
-            "option",
-            { value: report.processes.indexOf(one), selected: one === process },
-            `${rankText(one)}${one.ended_by_failure ? `, ${failureWords(one)}` : ""}`,
-        );
-    const options =
-        runs.length > 1
-            ? runs.map((run) => make("optgroup", { label: runText(run) }, ...run.map(option)))
-            : report.processes.map(option);
-    byId("process").replaceChildren(...options);
+    const option = (one) => {
+        const ended = one.ended_by_failure ? `, ${failureWords(one)}` : "";
+        const value = report.processes.indexOf(one);
+        return make("option", { value, selected: one === process }, rankText(one) + ended);
+    };
+    const groups = runs.map((run) => make("optgroup", { label: runText(run) }, ...run.map(option)));
+    byId("process").replaceChildren(...(runs.length > 1 ? groups : report.processes.map(option)));
     byId("process-label").hidden = report.processes.length < 2;
     const devices = process.devices.map((one, place) =>
         make("option", { value: place, selected: one === device }, deviceText(one)),

@@ -62,10 +62,9 @@ function selectRange(from, to, isNew = true) {
 }
 
 /** Shows the range that was shown before, or all. */
-function back() {
-    const { began, until } = state.process;
-    selectRange(...(past.pop() || [began, until]), false);
-}
+const back = () => selectRange(...(past.pop() || [state.process.began, state.process.until]), false);
+
+const showAll = () => selectRange(state.process.began, state.process.until);
 
 function selectMoment(at, exact = null) {
     state.at = Math.min(Math.max(at, state.process.began), state.process.until);
@@ -101,42 +100,26 @@ function selectProcess(process, device = null) {
 
 /** The named moment of this kind; the last, if there are several. */
 function namedMoment(kind, device = state.device) {
-    const holdings = state.process.holdings;
-    const list = holdings.named.filter(
-        (named) => named.kind === kind && (named.device === null || !device || named.device === device.ordinal),
-    );
-    return list.length > 0 ? list[list.length - 1] : null;
+    const isHere = (named) => named.device === null || !device || named.device === device.ordinal;
+    return state.process.holdings.named.findLast((named) => named.kind === kind && isHere(named)) ?? null;
 }
 
 /** Where the buttons lead: name, time, and the number of the moment. A time of null means that there is none. */
 function jumps() {
     const { process } = state;
-    const jump = (id, name, kind, exists) => {
-        const named = exists ? namedMoment(kind) : null;
-        return {
-            id,
-            name,
-            time: named ? process.holdings.moments[named.moment] : null,
-            exact: named ? named.moment : null,
-        };
+    const jump = (kind, name) => {
+        const named = namedMoment(kind);
+        const time = named ? process.holdings.moments[named.moment] : null;
+        return { id: kind, name, time, exact: named?.moment ?? null };
     };
-    return [
-        jump("failure", "Out of memory", "failure", process.failures.length > 0),
-        jump("peak", "Peak", "peak", true),
-        jump("end", "End", "end", true),
-    ];
+    return [jump("failure", "Out of memory"), jump("peak", "Peak"), jump("end", "End")];
 }
 
 /** Goes to a moment and shows what is around it. */
 function jumpTo(jump) {
-    const { began, until } = state.process;
-    const whole = until - began;
-    const before = Math.min(10e9, whole * 0.2);
-    selectMoment(jump.time, jump.exact);
+    const before = Math.min(10e9, (state.process.until - state.process.began) * 0.2);
     selectRange(jump.time - before, jump.time + before / 4);
-    state.exact = jump.exact;
-    state.at = jump.time;
-    changed();
+    selectMoment(jump.time, jump.exact);
 }
 
 /** The number of the moment to look at: the chosen one, or the last before the cursor. */

@@ -69,8 +69,10 @@ panel("verdict", () => {
     if (device) {
         // What came and went between two of PyTorch's snapshots is not known.
         const least = process.snapshots ? "at least " : "";
-        facts.push(["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
-        facts.push(["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`]);
+        facts.push(
+            ["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+            ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
+        );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
         if (room !== null && !failed) {
             const left = room - device.peak_reserved;
@@ -87,6 +89,7 @@ panel("verdict", () => {
     byId("verdict-title").textContent = title;
     byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
+    const steps = later.map((step) => make("li", {}, stepText(step)));
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
@@ -97,9 +100,7 @@ panel("verdict", () => {
         make(
             "div",
             { class: "row folded" },
-            later.length > 0
-                ? details("later", `Other steps (${later.length})`, make("ul", {}, ...later.map((step) => make("li", {}, stepText(step)))))
-                : "",
+            later.length > 0 ? details("later", `Other steps (${later.length})`, make("ul", {}, ...steps)) : "",
             process.failures.length > 1 ? failureList(process) : "",
             verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
             copyButton("Copy for a ticket", () => ticket(process)),
@@ -109,25 +110,17 @@ panel("verdict", () => {
 
 function failureList(process) {
     const shown = process.failures.slice(-20).reverse();
-    const text = (failure) => {
-        const tries = failure.tries > 1 ? `, asked ${count(failure.tries)} times` : "";
-        const after =
-            failure.went_on > 0
-                ? `the job went on: ${many(failure.went_on, "allocation")} followed`
-                : "nothing was allocated after it";
-        return `${moment(failure.time_ns)}: ${failure.api} of ${size(failure.requested)}${tries}; ${after}`;
-    };
-    const item = (failure) => {
-        const jump = () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) });
-        return make("li", {}, button(text(failure), jump, { class: "link" }));
+    const item = ({ time_ns, api, requested, tries, went_on }) => {
+        const asked = tries > 1 ? `, asked ${count(tries)} times` : "";
+        const followed = `the job went on: ${many(went_on, "allocation")} followed`;
+        const after = went_on > 0 ? followed : "nothing was allocated after it";
+        const text = `${moment(time_ns)}: ${api} of ${size(requested)}${asked}; ${after}`;
+        const jump = () => jumpTo({ time: time_ns, exact: exactMoment(time_ns) });
+        return make("li", {}, button(text, jump, { class: "link" }));
     };
     const more = process.failures_in_all - shown.length;
-    const list = make(
-        "ul",
-        { class: "failures" },
-        ...shown.map(item),
-        more > 0 ? make("li", {}, many(more, "more failure")) : "",
-    );
+    const rest = more > 0 ? make("li", {}, many(more, "more failure")) : "";
+    const list = make("ul", { class: "failures" }, ...shown.map(item), rest);
     return details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
 }
 
@@ -149,12 +142,8 @@ function partsAt(process, device, at) {
     }
     const live = levelAt(device.live, at);
     const reserved = Math.max(levelAt(device.reserved, at), live);
-    const parts = process.caches
-        ? [{ name: "live or cached", bytes: reserved }]
-        : [
-              { name: "live", bytes: live },
-              { name: "cached", bytes: reserved - live },
-          ];
+    const parts = [{ name: "live", bytes: live }, { name: "cached", bytes: reserved - live }];
+    if (process.caches) parts.splice(0, 2, { name: "live or cached", bytes: reserved });
     const measured = countUpTo(device.used.times, at);
     let from = "from the journal; the device was not measured";
     let outside = 0;
@@ -175,11 +164,8 @@ panel("ledger", () => {
     const { parts, from } = partsAt(process, device, at);
     const rounded = sumOfSizes(parts.map((part) => part.bytes));
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
-    const bar = make("div", {
-        class: "bar",
-        role: "img",
-        "aria-label": parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", "),
-    });
+    const label = parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", ");
+    const bar = make("div", { class: "bar", role: "img", "aria-label": label });
     const colours = {
         live: "live",
         "live or cached": "live",
@@ -198,22 +184,13 @@ panel("ledger", () => {
         const note = part.note ? ` (${part.note})` : "";
         legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
     });
-    body("ledger").replaceChildren(
-        bar,
-        make(
-            "ul",
-            { class: "legend" },
-            ...legend,
-            make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
-            make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
-        ),
-        process.caches
-            ? p(
-                  "hint",
-                  `Live or cached are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: run --torch record shows its tensors.`,
-              )
-            : "",
+    legend.push(
+        make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
+        make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
     );
+    const owner = process.caches;
+    const hint = `Live or cached are the segments of ${owner}'s cache. What is free inside them only ${owner} knows: run --torch record shows its tensors.`;
+    body("ledger").replaceChildren(bar, make("ul", { class: "legend" }, ...legend), owner ? p("hint", hint) : "");
 });
 
 const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
@@ -226,6 +203,8 @@ panel("trust", () => {
     const with_ = trust.stack_bytes;
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
     const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
+    const shares = Object.entries(trust.no_stack_bytes);
+    const damage = [many(trust.damaged, "record") + " left out", ...trust.damaged_header];
     const items = [
         `${bad ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
         trust.lost > 0
@@ -233,18 +212,14 @@ panel("trust", () => {
             : trust.damaged_header.includes("lost events")
               ? "how many events were lost is not known (damaged)"
               : null,
-        trust.damaged > 0 || trust.damaged_header.length > 0
-            ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
-            : null,
+        trust.damaged > 0 || trust.damaged_header.length > 0 ? `the file is damaged: ${damage.join(", ")}` : null,
         trust.unfinished > 0 ? `${many(trust.unfinished, "event")} unfinished when the process ended` : null,
         trust.anomalies > 0 ? `${many(trust.anomalies, "event")} contradict earlier ones` : null,
         trust.unknown_frees > 0
             ? `${many(trust.unknown_frees, "free")} of memory that was allocated without the library`
             : null,
         with_ > 0 ? `stacks for ${percent(with_ / (with_ + without))} of the allocated bytes` : null,
-        ...Object.entries(trust.no_stack_bytes).map(([reason, bytes]) =>
-            with_ > 0 ? `no stack for ${percent(bytes / (with_ + without))}: ${reason}` : null,
-        ),
+        ...shares.map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
         with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
     ];
@@ -252,7 +227,6 @@ panel("trust", () => {
     byId(bad ? "timeline" : "about").before(byId("trust"));
     byId("trust-title").classList.toggle("unseen", !bad);
     byId("trust").classList.toggle("bad", bad);
-    body("trust").replaceChildren(
-        make("ul", { class: "line" }, ...items.filter((item) => item).map((item) => make("li", {}, item))),
-    );
+    const lines = items.filter((item) => item).map((item) => make("li", {}, item));
+    body("trust").replaceChildren(make("ul", { class: "line" }, ...lines));
 });

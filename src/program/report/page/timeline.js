@@ -13,12 +13,13 @@ const chart = make("canvas", {
 });
 const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
 const legendOfChart = make("ul", { class: "legend" });
-const tableOfChart = make("div");
 /** What is under the pointer: a line, and a box with the figures of that time. */
 const hair = make("div", { class: "hair", hidden: true, "aria-hidden": "true" });
 const tip = make("div", { class: "tip", hidden: true });
 /** What the pointer marks, from and to, while it is down. */
 let dragged = null;
+
+const draggedRange = () => [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
 
 /** The highest byte of the chart's scale: the limit or the device, unless that would press the curves flat. */
 function scaleOf(device, highest) {
@@ -32,21 +33,28 @@ function scaleOf(device, highest) {
 const highestOf = (device, wide) =>
     Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], state.from, state.to, wide).highest));
 
+/** A box of a drawing that shows the times `from` to `to` and levels up to `scale`: `x` and `y` tell where. */
+function plane(pen, [left, top, width, height], from, to, scale) {
+    const bottom = top + height;
+    const x = (time) => left + ((time - from) / (to - from)) * width;
+    const y = (bytes) => bottom - (bytes / scale) * height;
+    return { pen, left, top, width, height, right: left + width, bottom, from, to, scale, x, y };
+}
+
 /** Draws one curve as columns of pixels. Returns its columns. */
-function drawCurve(pen, line, box, from, to, scale, look) {
-    const wide = Math.max(1, Math.round(box.width));
+function drawCurve({ pen, left, bottom, width, from, to, y }, line, look) {
+    const wide = Math.max(1, Math.round(width));
     const shown = columns(line, from, to, wide);
-    const y = (bytes) => box.top + box.height - (bytes / scale) * box.height;
     if (look.fill) {
         pen.fillStyle = look.fill;
         pen.globalAlpha = 0.28;
         pen.beginPath();
-        pen.moveTo(box.left, box.top + box.height);
-        for (let column = 0; column < wide; column += 1) {
-            pen.lineTo(box.left + column, y(shown.high[column]));
-            pen.lineTo(box.left + column + 1, y(shown.high[column]));
-        }
-        pen.lineTo(box.left + wide, box.top + box.height);
+        pen.moveTo(left, bottom);
+        shown.high.forEach((bytes, column) => {
+            pen.lineTo(left + column, y(bytes));
+            pen.lineTo(left + column + 1, y(bytes));
+        });
+        pen.lineTo(left + wide, bottom);
         pen.fill();
         pen.globalAlpha = 1;
     }
@@ -54,7 +62,7 @@ function drawCurve(pen, line, box, from, to, scale, look) {
     pen.lineWidth = look.wide;
     pen.beginPath();
     for (let column = 0; column < wide; column += 1) {
-        const x = box.left + column + 0.5;
+        const x = left + column + 0.5;
         pen[column === 0 ? "moveTo" : "lineTo"](x, y(shown.low[column]));
         pen.lineTo(x, y(shown.high[column]));
     }
@@ -71,103 +79,113 @@ function line(pen, left, top, right, bottom, dash = []) {
     pen.setLineDash([]);
 }
 
-function drawAxes(pen, box, from, to, scale) {
+/** Writes a text in a colour of the style. `align` says where the text is of its place. */
+function write(pen, text, x, y, name, ...align) {
+    pen.fillStyle = colour(name);
+    [pen.textAlign, pen.textBaseline] = align;
+    pen.fillText(text, x, y);
+}
+
+/** Lays a colour of the style over what is drawn of some times. */
+function shade({ pen, top, height, x }, from, to, name, alpha) {
+    pen.fillStyle = colour(name);
+    pen.globalAlpha = alpha;
+    pen.fillRect(x(from), top, Math.max(1, x(to) - x(from)), height);
+    pen.globalAlpha = 1;
+}
+
+function drawAxes({ pen, left, right, width, bottom, from, to, scale, x, y }) {
     pen.lineWidth = 1;
-    pen.fillStyle = colour("muted");
     pen.strokeStyle = colour("grid");
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
     for (const bytes of byteMarks(scale, 5)) {
-        const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
-        line(pen, box.left, y, box.left + box.width, y);
-        pen.fillText(bytes === 0 ? "0" : size(bytes).replace(/\.0+ /, " "), box.left - 8, y);
+        const at = Math.round(y(bytes)) + 0.5;
+        line(pen, left, at, right, at);
+        write(pen, bytes === 0 ? "0" : size(bytes).replace(/\.0+ /, " "), left - 8, at, "muted", "right", "middle");
     }
-    pen.textAlign = "center";
-    pen.textBaseline = "top";
-    const times = timeMarks(from, to, Math.max(2, box.width / (box.width < 500 ? 75 : 110)));
+    const times = timeMarks(from, to, Math.max(2, width / (width < 500 ? 75 : 110)));
     // As many digits as tell one mark from the next.
     const exact = times.length > 1 ? (times[1] - times[0]) * 250 : to - from;
     for (const time of times) {
-        const x = box.left + ((time - from) / (to - from)) * box.width;
-        line(pen, x, box.top + box.height, x, box.top + box.height + 4);
-        if (x < box.left + 20 || x > box.left + box.width - 20) continue;
-        pen.fillText(moment(time, exact), x, box.top + box.height + 7);
+        line(pen, x(time), bottom, x(time), bottom + 4);
+        if (x(time) < left + 20 || x(time) > right - 20) continue;
+        write(pen, moment(time, exact), x(time), bottom + 7, "muted", "center", "top");
     }
 }
 
 /** A vertical line with a name at its top. A name that would cover one in `taken` is left out. */
-function drawFlag(pen, box, from, to, time, name, look, taken = []) {
+function drawFlag({ pen, top, right, bottom, from, to, x }, time, name, look, taken = []) {
     if (time < from || time > to) return;
-    const x = Math.round(box.left + ((time - from) / (to - from)) * box.width) + 0.5;
-    pen.strokeStyle = look.line;
-    pen.fillStyle = look.line;
+    const at = Math.round(x(time)) + 0.5;
+    pen.strokeStyle = colour(look.colour);
     pen.lineWidth = look.wide || 1;
-    line(pen, x, box.top, x, box.top + box.height, look.dash);
+    line(pen, at, top, at, bottom, look.dash);
     if (!name) return;
     const wide = pen.measureText(name).width;
-    pen.textBaseline = "bottom";
-    pen.textAlign = x + wide + 4 > box.left + box.width ? "right" : "left";
-    const [start, end] = pen.textAlign === "left" ? [x, x + wide + 10] : [x - wide - 10, x];
+    const isLeft = at + wide + 4 <= right;
+    const [start, end] = isLeft ? [at, at + wide + 10] : [at - wide - 10, at];
     if (taken.some(([other, last]) => start < last && end > other)) return;
     taken.push([start, end]);
-    pen.fillText(name, x + (pen.textAlign === "left" ? 3 : -3), box.top - 2);
+    write(pen, name, at + (isLeft ? 3 : -3), top - 2, look.colour, isLeft ? "left" : "right", "bottom");
 }
 
 /** A dot for each measurement; between two of them nothing is known. */
-function drawMeasurements(pen, used, box, from, to, scale) {
+function drawMeasurements({ pen, from, to, x, y }, used) {
     pen.fillStyle = colour("used");
     used.times.forEach((time, place) => {
         if (time < from || time > to) return;
-        const x = box.left + ((time - from) / (to - from)) * box.width;
-        const y = box.top + box.height - (used.bytes[place] / scale) * box.height;
         pen.beginPath();
-        pen.arc(x, y, 3, 0, 2 * Math.PI);
+        pen.arc(x(time), y(used.bytes[place]), 3, 0, 2 * Math.PI);
         pen.fill();
     });
 }
 
 /** Draws the reserved and the live bytes. Returns the columns of the latter. */
-function drawLevels(pen, device, box, from, to, scale, wide) {
-    drawCurve(pen, device.reserved, box, from, to, scale, { line: colour("reserved"), wide });
-    return drawCurve(pen, device.live, box, from, to, scale, { line: colour("live"), fill: colour("live"), wide });
+function drawLevels(view, device, wide) {
+    drawCurve(view, device.reserved, { line: colour("reserved"), wide });
+    return drawCurve(view, device.live, { line: colour("live"), fill: colour("live"), wide });
 }
 
-/** The chart's own box, below a lane for each depth of the job's ranges. */
-function boxOf(drawn) {
-    const top = TOP + Math.max(0, ...state.process.ranges.map(([, , , depth]) => depth + 1)) * 14;
-    return { left: LEFT, top, width: drawn.width - LEFT - 8, height: drawn.height - top - BOTTOM };
-}
-
-/** The ranges that marks begin and end. One without an end reaches to the end of the journal. */
-function drawRanges(pen, box, from, to) {
-    const x = (time) => box.left + ((Math.min(to, Math.max(from, time)) - from) / (to - from)) * box.width;
+/** The ranges that marks begin and end, above the chart. One without an end reaches to the end of the journal. */
+function drawRanges({ pen, from, to, x }) {
     for (const [text, began, ended, depth] of state.process.ranges) {
         const end = ended ?? state.process.until;
         if (end < from || began > to) continue;
-        const [left, y] = [x(began), TOP + depth * 14];
-        const wide = Math.max(1, x(end) - left - 1);
+        const [left, y] = [x(Math.max(from, began)), TOP + depth * 14];
+        const wide = Math.max(1, x(Math.min(to, end)) - left - 1);
         pen.fillStyle = colour("quiet");
         pen.fillRect(left, y, wide, 12);
-        pen.fillStyle = colour("text");
-        [pen.textAlign, pen.textBaseline] = ["left", "middle"];
-        if (pen.measureText(text).width < wide - 6) pen.fillText(text, left + 3, y + 6.5);
+        if (pen.measureText(text).width < wide - 6) write(pen, text, left + 3, y + 6.5, "text", "left", "middle");
     }
 }
 
 /** Marks that lie close to each other share a tick at the top, and say how many they are. */
-function drawMarks(pen, box, from, to, taken) {
-    const wide = 96;
+function drawMarks(view, taken) {
     const clusters = new Map();
     for (const mark of state.process.marks) {
-        if (mark.kind !== "instant" || mark.time_ns < from || mark.time_ns > to) continue;
-        const place = Math.floor((((mark.time_ns - from) / (to - from)) * box.width) / wide);
+        if (mark.kind !== "instant" || mark.time_ns < view.from || mark.time_ns > view.to) continue;
+        const place = Math.floor((view.x(mark.time_ns) - view.left) / 96);
         if (!clusters.has(place)) clusters.set(place, []);
         clusters.get(place).push(mark);
     }
     for (const [first, ...more] of clusters.values()) {
         const text = first.text.slice(0, more.length > 0 ? 9 : 14) + (more.length > 0 ? ` +${count(more.length)}` : "");
-        const ticked = more.length > 0 ? { ...box, height: 6 } : box;
-        drawFlag(pen, ticked, from, to, first.time_ns, text, { line: colour("mark"), dash: [1, 3] }, taken);
+        const ticked = more.length > 0 ? { ...view, bottom: view.top + 6 } : view;
+        drawFlag(ticked, first.time_ns, text, { colour: "mark", dash: [1, 3] }, taken);
+    }
+}
+
+/** The lines of the limit and of the device's size. */
+function drawRoom({ pen, left, right, scale, y }, device) {
+    for (const [bytes, name, dash] of [[device.limit, "limit"], [device.total, "device", [2, 3]]]) {
+        if (bytes === null || bytes > scale) continue;
+        const at = Math.round(y(bytes)) + 0.5;
+        pen.strokeStyle = colour("limit");
+        line(pen, left, at, right, at, dash);
+        const text = `${name} ${size(bytes)}`;
+        // No line goes through the name.
+        pen.fillStyle = colour("ground");
+        pen.fillRect(left + 4, at - 17, pen.measureText(text).width + 8, 15);
+        write(pen, text, left + 8, at - 3, "limit", "left", "bottom");
     }
 }
 
@@ -211,10 +229,11 @@ function showTip(time) {
     if (!device) return;
     const wide = chart.clientWidth - LEFT - 8;
     const x = LEFT + ((time - from) / (to - from)) * wide;
+    const isLeft = x < chart.clientWidth / 2;
     tip.replaceChildren(...figuresAt(time, ((to - from) / wide) * 3).map((line) => make("div", {}, line)));
     hair.style.left = `${x}px`;
-    tip.style.left = x < chart.clientWidth / 2 ? `${x + 12}px` : "";
-    tip.style.right = x < chart.clientWidth / 2 ? "" : `${chart.clientWidth - x + 12}px`;
+    tip.style.left = isLeft ? `${x + 12}px` : "";
+    tip.style.right = isLeft ? "" : `${chart.clientWidth - x + 12}px`;
 }
 
 function hideTip() {
@@ -232,97 +251,58 @@ function drawChart() {
     const { process, device, from, to, at } = state;
     const drawn = drawing(chart);
     if (!drawn || !device) return;
-    const { pen } = drawn;
-    const box = boxOf(drawn);
-    const wide = Math.max(1, Math.round(box.width));
-    const scale = scaleOf(device, highestOf(device, wide));
-    drawAxes(pen, box, from, to, scale);
-    drawMeasurements(pen, device.used, box, from, to, scale);
-    const live = drawLevels(pen, device, box, from, to, scale, 1.5);
-    drawRanges(pen, box, from, to);
+    // Above the chart is a lane for each depth of the job's ranges.
+    const top = TOP + Math.max(0, ...process.ranges.map(([, , , depth]) => depth + 1)) * 14;
+    const box = [LEFT, top, drawn.width - LEFT - 8, drawn.height - top - BOTTOM];
+    const scale = scaleOf(device, highestOf(device, Math.max(1, Math.round(box[2]))));
+    const view = plane(drawn.pen, box, from, to, scale);
+    drawAxes(view);
+    drawMeasurements(view, device.used);
+    const live = drawLevels(view, device, 1.5);
+    drawRanges(view);
     // What matters most gets its name first.
     const taken = [];
-    const flag = (time, name, look) => drawFlag(pen, box, from, to, time, name, look, taken);
-    flag(at, "", { line: colour("text"), wide: 1 });
+    const flag = (time, name, look) => drawFlag(view, time, name, look, taken);
+    flag(at, "", { colour: "text" });
     for (const failure of failuresOf(process).filter((one) => one.device === null || one.device === device.ordinal))
-        flag(failure.time_ns, failure.text, { line: colour("bad"), wide: 2 });
-    flag(device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] });
-    drawMarks(pen, box, from, to, taken);
-    for (const [bytes, name] of [
-        [device.limit, "limit"],
-        [device.total, "device"],
-    ]) {
-        if (bytes === null || bytes > scale) continue;
-        const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
-        pen.strokeStyle = colour("limit");
-        line(pen, box.left, y, box.left + box.width, y, name === "limit" ? [] : [2, 3]);
-        const text = `${name} ${size(bytes)}`;
-        const wide = pen.measureText(text).width;
-        // No line goes through the name.
-        pen.fillStyle = colour("ground");
-        pen.fillRect(box.left + 4, y - 17, wide + 8, 15);
-        pen.fillStyle = colour("limit");
-        [pen.textAlign, pen.textBaseline] = ["left", "bottom"];
-        pen.fillText(text, box.left + 8, y - 3);
-    }
-    if (dragged && dragged.chart) {
-        const [start, end] = [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
-        const x = (time) => box.left + ((time - from) / (to - from)) * box.width;
-        pen.fillStyle = colour("text");
-        pen.globalAlpha = 0.12;
-        pen.fillRect(x(start), box.top, x(end) - x(start), box.height);
-        pen.globalAlpha = 1;
-    }
+        flag(failure.time_ns, failure.text, { colour: "bad", wide: 2 });
+    flag(device.peak_ns, "peak", { colour: "peak", dash: [4, 3] });
+    drawMarks(view, taken);
+    drawRoom(view, device);
+    if (dragged && dragged.chart) shade(view, ...draggedRange(), "text", 0.12);
     // What the drawing shows, for tests and for screen readers.
-    chart.dataset.highest = String(live.highest);
-    chart.dataset.highestAt = String(live.highestAt);
-    chart.dataset.scale = String(scale);
-    chart.dataset.columns = String(Math.max(...live.high));
-    chart.setAttribute("aria-valuemin", String(from));
-    chart.setAttribute("aria-valuemax", String(to));
-    chart.setAttribute("aria-valuenow", String(at));
-    chart.setAttribute(
-        "aria-valuetext",
-        `${levelsAt()}. ` +
-            `Shown from ${rangeText()}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
-    );
+    const columns = Math.max(...live.high);
+    Object.assign(chart.dataset, { highest: live.highest, highestAt: live.highestAt, scale, columns });
+    const shown = `${rangeText()}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`;
+    const values = { min: from, max: to, now: at, text: `${levelsAt()}. Shown from ${shown}` };
+    for (const [name, value] of Object.entries(values)) chart.setAttribute(`aria-value${name}`, String(value));
 }
 
 function drawOverview() {
-    const { device, from, to, process } = state;
+    const { device, process } = state;
     const drawn = drawing(overview);
     if (!drawn || !device) return;
     const { pen } = drawn;
-    const box = { left: LEFT, top: 2, width: drawn.width - LEFT - 8, height: drawn.height - 4 };
-    const { began, until } = process;
     const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
-    drawLevels(pen, device, box, began, until, scale, 1);
-    for (const failure of failuresOf(process))
-        drawFlag(pen, box, began, until, failure.time_ns, "", { line: colour("bad"), wide: 2 });
-    const x = (time) => box.left + ((time - began) / (until - began)) * box.width;
-    const [start, end] =
-        dragged && !dragged.chart
-            ? [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)]
-            : [from, to];
-    pen.fillStyle = colour("ground");
-    pen.globalAlpha = 0.72;
-    pen.fillRect(box.left, box.top, x(start) - box.left, box.height);
-    pen.fillRect(x(end), box.top, box.left + box.width - x(end), box.height);
-    pen.globalAlpha = 1;
+    const box = [LEFT, 2, drawn.width - LEFT - 8, drawn.height - 4];
+    const view = plane(pen, box, process.began, process.until, scale);
+    drawLevels(view, device, 1);
+    for (const failure of failuresOf(process)) drawFlag(view, failure.time_ns, "", { colour: "bad", wide: 2 });
+    const [start, end] = dragged && !dragged.chart ? draggedRange() : [state.from, state.to];
+    if (start > view.from) shade(view, view.from, start, "ground", 0.72);
+    if (end < view.to) shade(view, end, view.to, "ground", 0.72);
     pen.strokeStyle = colour("text");
-    pen.strokeRect(x(start) + 0.5, box.top + 0.5, Math.max(2, x(end) - x(start) - 1), box.height - 1);
-    pen.fillStyle = colour("muted");
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
-    pen.fillText("all", box.left - 8, box.top + box.height / 2);
+    const [left, right] = [view.x(start), view.x(end)];
+    pen.strokeRect(left + 0.5, view.top + 0.5, Math.max(2, right - left - 1), view.height - 1);
+    write(pen, "all", view.left - 8, view.top + view.height / 2, "muted", "right", "middle");
 }
 
 /** The time under the pointer. */
 function timeUnder(event) {
-    const rectangle = event.currentTarget.getBoundingClientRect();
-    const share = (event.clientX - rectangle.left - LEFT) / (rectangle.width - LEFT - 8);
-    const [from, to] =
-        event.currentTarget === chart ? [state.from, state.to] : [state.process.began, state.process.until];
+    const { left, width } = event.currentTarget.getBoundingClientRect();
+    const share = (event.clientX - left - LEFT) / (width - LEFT - 8);
+    const { process } = state;
+    const [from, to] = event.currentTarget === chart ? [state.from, state.to] : [process.began, process.until];
     return from + Math.min(1, Math.max(0, share)) * (to - from);
 }
 
@@ -344,11 +324,9 @@ for (const canvas of [chart, overview]) {
     });
     canvas.addEventListener("pointerup", (event) => {
         if (!dragged) return;
-        const { from, to, x } = dragged;
+        if (Math.abs(event.clientX - dragged.x) < 4) selectMoment(dragged.from);
+        else selectRange(...draggedRange());
         dragged = null;
-        if (Math.abs(event.clientX - x) < 4) selectMoment(from);
-        else selectRange(Math.min(from, to), Math.max(from, to));
-        changed();
     });
     canvas.addEventListener("pointercancel", () => {
         dragged = null;
@@ -364,15 +342,12 @@ function zoom(factor, centre = state.at) {
     selectRange(centre - before * factor, centre + after * factor);
 }
 
-chart.addEventListener(
-    "wheel",
-    (event) => {
-        if (!event.ctrlKey && !event.metaKey) return;
-        event.preventDefault();
-        zoom(event.deltaY > 0 ? 1.3 : 1 / 1.3, timeUnder(event));
-    },
-    { passive: false },
-);
+function zoomByWheel(event) {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    zoom(event.deltaY > 0 ? 1.3 : 1 / 1.3, timeUnder(event));
+}
+chart.addEventListener("wheel", zoomByWheel, { passive: false });
 
 chart.addEventListener("keydown", (event) => {
     const length = state.to - state.from;
@@ -386,7 +361,7 @@ chart.addEventListener("keydown", (event) => {
         End: () => selectMoment(state.to),
         "+": () => zoom(0.5),
         "-": () => zoom(2),
-        0: () => selectRange(state.process.began, state.process.until),
+        0: showAll,
     };
     const move = moves[event.key];
     if (!move) return;
@@ -410,74 +385,47 @@ body("timeline").append(
     make("div", { class: "plot" }, chart, hair, tip),
     overview,
     legendOfChart,
-    make("div", { class: "row folded" }, tableOfChart, details("keys", "Pointer and keys", p("hint", KEYS))),
+    make("div", { class: "row folded" }, details("keys", "Pointer and keys", p("hint", KEYS))),
 );
-
-/** The chart as a table: the levels at equal distances, and at named moments. */
-function levelTable() {
-    const { device, process, from, to } = state;
-    const rows = [];
-    for (let step = 0; step <= 20; step += 1) rows.push([from + ((to - from) * step) / 20, ""]);
-    for (const named of process.holdings.named) rows.push([process.holdings.moments[named.moment], named.text]);
-    const seen = rows
-        .filter(([time]) => time >= from && time <= to)
-        .sort(([one], [other]) => one - other)
-        .slice(0, 200);
-    return table(
-        "Levels in the range",
-        [
-            figure("time", ([time]) => moment(time, to - from)),
-            figure("live", ([time]) => size(levelAt(device.live, time))),
-            figure("reserved", ([time]) => size(levelAt(device.reserved, time))),
-            figure("device in use, last measured", ([time]) =>
-                countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-",
-            ),
-            column("moment", ([, text]) => text),
-        ],
-        seen,
-    );
-}
 
 /** Whether the panels are of PyTorch's tensors. */
 const ofTorch = ({ events }) => events.apis.some((name) => name.startsWith("torch."));
 
 panel("timeline", () => {
-    const { device, process, from, to } = state;
+    const { device, process } = state;
     if (!device) return;
     drawChart();
     drawOverview();
-    const outside = Number.isFinite(device.room) && device.room > scaleOf(device, highestOf(device, 100));
+    const isLimited = Number.isFinite(device.room);
+    const outside = isLimited && device.room > scaleOf(device, highestOf(device, 100));
+    const limit = outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device";
     legendOfChart.replaceChildren(
         key("live", ofTorch(process) ? "live (tensors)" : "live"),
         key("reserved", ofTorch(process) ? "reserved (segments)" : "reserved"),
         device.used.times.length > 0 ? key("used", "device in use by all processes, when measured") : "",
-        Number.isFinite(device.room)
-            ? key("limit", outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device")
-            : "",
+        isLimited ? key("limit", limit) : "",
         key("peak", `peak ${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
         failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
     );
-    tableOfChart.replaceChildren(details("levels", "This chart as a table", levelTable()));
 });
 
 panel("selection", () => {
-    const { process, device, from, to, at } = state;
+    const { process, device } = state;
     if (!device) return;
-    const jump = (one) =>
-        one.time === null ? "" : button(one.name, () => jumpTo(one), { id: `jump-${one.id}` });
-    const [failure, peak, end] = jumps();
-    const toLast = () => {
+    const showLast = () => {
         selectMoment(process.until);
         selectRange(process.until - 10e9, process.until);
     };
-    const last = button("Last 10 s", toLast, { id: "jump-last" });
-    const all = button("All", () => selectRange(process.began, process.until), { id: "jump-all" });
-    const focused = document.activeElement && document.activeElement.id;
+    const jump = (id, name, pressed) => button(name, pressed, { id: `jump-${id}` });
+    const to = (one) => (one.time === null ? "" : jump(one.id, one.name, () => jumpTo(one)));
+    const [failure, peak, end] = jumps().map(to);
+    const buttons = [jump("all", "All", showAll), failure, peak, jump("last", "Last 10 s", showLast), end];
+    const focused = document.activeElement?.id;
     byId("selection").replaceChildren(
-        make("span", { class: "row" }, all, jump(failure), jump(peak), last, jump(end)),
+        make("span", { class: "row" }, ...buttons),
         make("span", { class: "range" }, rangeText()),
         make("span", { class: "cursor" }, levelsAt()),
     );
-    if (focused && focused.startsWith("jump-")) byId(focused)?.focus();
+    if (focused?.startsWith("jump-")) byId(focused)?.focus();
 });

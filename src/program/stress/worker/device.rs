@@ -229,7 +229,7 @@ impl Thread {
         }
         for (start, (end, kind)) in &lock(&site.books).ranges {
             if site.order.passes_through && *kind == Kind::Linear {
-                slack.add(*start, end - start);
+                slack.change(*start, end - start, true);
             }
             for class in kind.classes() {
                 classes.entry(class).or_default().0 += end - start;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::holders_at::{named, title};
+use super::holders_at::named;
 use super::study::Study;
 use crate::analysis::live_set::{By, LiveSet, Named};
 use crate::analysis::measurements::minus;
@@ -96,7 +96,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     if changed.is_empty() {
         page.line("All holders have the same bytes.");
     } else {
-        let titles = format!(">change|>before|>after|>count before|>after|{}", title(by));
+        let titles = format!(">change|>before|>after|>count before|>after|{}", by.name());
         page.table(&titles, changed.iter().take(top).map(row).collect());
     }
     let told = names.iter().map(|(name, [before, after])| {
@@ -126,7 +126,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         json!({
             "before": side(before),
             "after": side(after),
-            "by": title(by),
+            "by": by.name(),
             "peak_allocated_rise": rises[0].is_finite().then_some(rises[0]),
             "peak_reserved_rise": rises[1].is_finite().then_some(rises[1]),
             "holders": told.collect::<Value>(),

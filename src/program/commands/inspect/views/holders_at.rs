@@ -70,7 +70,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
             name.clone(),
         ]
     };
-    let titles = format!(">bytes|>share|>count|>age|{}", title(by));
+    let titles = format!(">bytes|>share|>count|>age|{}", by.name());
     page.table(&titles, names.iter().take(top).map(row).collect());
     if names.len() > top {
         let rest = names[top..].iter().map(|named| named.sum.bytes);
@@ -103,7 +103,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         "reserved": set.reserved,
         "free_inside": set.free_inside,
         "graphs": set.graphs,
-        "by": title(by),
+        "by": by.name(),
         "holders": holders.collect::<Value>(),
     })
 }
@@ -118,16 +118,5 @@ pub fn device_name(device: i16) -> String {
     match device {
         base::cuda::HOST_DEVICE => "Host memory".to_owned(),
         device => format!("Device {device}"),
-    }
-}
-
-/// The title of the column with the names.
-pub fn title(by: By) -> &'static str {
-    match by {
-        By::Stack => "stack",
-        By::Size => "size",
-        By::Api => "api",
-        By::Thread => "thread",
-        By::Stream => "stream",
     }
 }

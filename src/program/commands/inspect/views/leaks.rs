@@ -3,7 +3,7 @@
 use journal::format::{Amount, Reason};
 use serde_json::{Value, json};
 
-use super::holders_at::{device_name, frames, title};
+use super::holders_at::{device_name, frames};
 use super::study::Study;
 use crate::analysis::came::Came;
 use crate::analysis::floors::Growth;
@@ -65,7 +65,7 @@ impl Found {
         match self.is_spread {
             true => format!(
                 "{bytes} of it came bit by bit and stayed, as with a leak; no one {} did",
-                title(self.by)
+                self.by.name()
             ),
             false => format!("{bytes} of it came again and again and stayed"),
         }
@@ -123,7 +123,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
                 study.label(sum.key),
             ]
         };
-        let titles = format!(">bytes|>count|>age|came||{}", title(found.by));
+        let titles = format!(">bytes|>count|>age|came||{}", found.by.name());
         page.table(&titles, found.holders.iter().take(top).map(row).collect());
         if let Some(growth) = found.growth {
             page.line(format!(

@@ -61,14 +61,10 @@ impl FromStr for Top {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Top, &'static str> {
-        Ok(match text {
-            "stack" => Top::By(By::Stack),
-            "size" => Top::By(By::Size),
-            "api" => Top::By(By::Api),
-            "thread" => Top::By(By::Thread),
-            "stream" => Top::By(By::Stream),
-            number => Top::Entries(at_least(1, usize::MAX)(number).map_err(|_| WANTED)?),
-        })
+        if let Some(by) = By::parse(text) {
+            return Ok(Top::By(by));
+        }
+        at_least(1, usize::MAX)(text).map(Top::Entries).map_err(|_| WANTED)
     }
 }
 
