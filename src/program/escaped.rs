@@ -6,49 +6,32 @@ use std::io::{self, Write};
 use base::text::is_hidden;
 use serde::Serialize;
 
-/// What stands for a character that is hidden.
-#[derive(Clone, Copy)]
-enum Instead {
-    /// `\u001b`, as in a text of JSON, where it means the same.
-    JsonEscape,
-    /// U+FFFD, the replacement character.
-    Replacement,
-}
-
 /// Passes bytes on, with something else in place of hidden characters. Line feeds and tabs stay.
 pub struct Escaped<W> {
     out: W,
-    instead: Instead,
+    /// What stands for a character that is hidden.
+    instead: fn(char) -> String,
     /// The begin of a character of several bytes.
     begun: Vec<u8>,
 }
 
+fn as_in_json(hidden: char) -> String {
+    let mut units = [0; 2];
+    let units = hidden.encode_utf16(&mut units).iter();
+    units.map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
 impl<W: Write> Escaped<W> {
-    /// For text that goes to a terminal.
+    /// For text that goes to a terminal: U+FFFD, the replacement character.
     pub fn for_terminal(out: W) -> Escaped<W> {
-        Escaped {
-            out,
-            instead: Instead::Replacement,
-            begun: Vec::new(),
-        }
+        let (instead, begun) = (|_| "\u{fffd}".to_owned(), Vec::new());
+        Escaped { out, instead, begun }
     }
 
-    /// For JSON. Control characters stand in its texts alone, where an escape means the same.
+    /// For JSON. Control characters stand in its texts alone, where an escape such as `\u001b` means the same.
     fn for_json(out: W) -> Escaped<W> {
-        Escaped {
-            out,
-            instead: Instead::JsonEscape,
-            begun: Vec::new(),
-        }
-    }
-
-    fn put_instead(&mut self, hidden: char) -> io::Result<()> {
-        match self.instead {
-            Instead::JsonEscape => {
-                (hidden.encode_utf16(&mut [0; 2]).iter()).try_for_each(|unit| write!(self.out, "\\u{unit:04x}"))
-            }
-            Instead::Replacement => self.out.write_all("\u{fffd}".as_bytes()),
-        }
+        let (instead, begun) = (as_in_json, Vec::new());
+        Escaped { out, instead, begun }
     }
 
     /// Takes a byte that is a control character, or one of a character of several bytes.
@@ -72,7 +55,9 @@ impl<W: Write> Escaped<W> {
             .ok()
             .and_then(|text| text.chars().next())
         {
-            Some(letter) if is_hidden(letter) && !matches!(letter, '\n' | '\t') => self.put_instead(letter)?,
+            Some(letter) if is_hidden(letter) && !matches!(letter, '\n' | '\t') => {
+                self.out.write_all((self.instead)(letter).as_bytes())?;
+            }
             _ => self.out.write_all(&self.begun)?,
         }
         self.begun.clear();

@@ -33,6 +33,14 @@ impl Failure {
         }
     }
 
+    /// Fails with these problems, if there are any: what could be done is done by now.
+    pub fn unless_none(problems: &[String]) -> Result<(), Self> {
+        match problems {
+            [] => Ok(()),
+            problems => Err(Self::failed(problems.join("\n"))),
+        }
+    }
+
     /// Standard output cannot be written to.
     pub fn unwritten(error: io::Error) -> Self {
         Self::failed(format!("cannot write to standard output: {error}"))

@@ -12,9 +12,7 @@ use crate::escaped::Escaped;
 
 /// Where the bytes go.
 pub enum Output {
-    Stdout(BufWriter<io::Stdout>),
-    /// The standard output is a terminal: control characters are replaced.
-    Terminal(Escaped<BufWriter<io::Stdout>>),
+    Stdout(Box<dyn Write + Send>),
     File {
         file: BufWriter<NamedTempFile>,
         path: PathBuf,
@@ -53,11 +51,10 @@ impl Output {
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
         if path.as_os_str() == "-" {
             let stdout = BufWriter::with_capacity(1 << 18, io::stdout());
-            return Ok(if io::stdout().is_terminal() {
-                Output::Terminal(Escaped::for_terminal(stdout))
-            } else {
-                Output::Stdout(stdout)
-            });
+            return Ok(Output::Stdout(match io::stdout().is_terminal() {
+                true => Box::new(Escaped::for_terminal(stdout)),
+                false => Box::new(stdout),
+            }));
         }
         if !force && path.symlink_metadata().is_ok() {
             let told = format!("{}: exists already: give another name with -o, or --force", shown(path));
@@ -90,7 +87,7 @@ impl Output {
     fn finish_with(mut self, may: u32) -> io::Result<()> {
         self.flush()?;
         match self {
-            Output::Stdout(_) | Output::Terminal(_) => Ok(()),
+            Output::Stdout(_) => Ok(()),
             Output::File { file, path, force } => {
                 let file = file
                     .into_inner()
@@ -125,9 +122,7 @@ impl Output {
         done.map_err(|problem| match self {
             // The caller goes on with these.
             _ if problem.kind() == io::ErrorKind::Interrupted => problem,
-            Output::Stdout(_) | Output::Terminal(_) => {
-                io::Error::new(problem.kind(), format!("cannot write to standard output: {problem}"))
-            }
+            Output::Stdout(_) => io::Error::new(problem.kind(), format!("cannot write to standard output: {problem}")),
             Output::File { path, .. } => named(path, "cannot be written", without_path(problem)),
         })
     }
@@ -137,7 +132,6 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let done = match self {
             Output::Stdout(out) => out.write(bytes),
-            Output::Terminal(out) => out.write(bytes),
             Output::File { file, .. } => file.write(bytes),
         };
         self.told(done)
@@ -146,7 +140,6 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         let done = match self {
             Output::Stdout(out) => out.flush(),
-            Output::Terminal(out) => out.flush(),
             Output::File { file, .. } => file.flush(),
         };
         self.told(done)

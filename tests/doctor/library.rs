@@ -15,7 +15,7 @@ fn a_library_that_cannot_be_preloaded_is_a_problem() {
     with(&folder.path().join("none.so")).has("library", "problem", "none.so");
     let text = folder.path().join("text.so");
     std::fs::write(&text, "not a library").unwrap();
-    with(&text).has("library", "problem", "no library");
+    with(&text).has("library", "problem", "cannot be preloaded");
     let spaced = folder.path().join("a b.so");
     std::fs::copy(library(), &spaced).unwrap();
     with(&spaced).has("library", "problem", "LD_PRELOAD cannot hold a path");

@@ -26,7 +26,8 @@ def duckdb(folder):
 
     connection = duckdb.connect()
     for table in TABLES:
-        connection.sql(f"create view {table} as from '{folder}/{table}.parquet'")
+        files = f"{folder}/{table}/**/*.parquet"
+        connection.sql(f"create view {table} as from read_parquet('{files}', hive_partitioning = true, union_by_name = true)")
 
     def ask(text):
         answer = connection.sql(text)
@@ -42,7 +43,7 @@ def spark(folder):
     session = session.config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     for table in TABLES:
-        session.read.parquet(f"{folder}/{table}.parquet").createOrReplaceTempView(table)
+        session.read.parquet(f"{folder}/{table}").createOrReplaceTempView(table)
     return lambda text: [row.asDict() for row in session.sql(text).collect()]
 
 

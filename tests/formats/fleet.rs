@@ -1,4 +1,4 @@
-//! `vramshim export --to parquet --fleet` of a thousand journals, and the questions of `docs/fleet.sql`.
+//! `vramshim export --to parquet --partition` of a thousand journals, and the questions of `docs/fleet.sql`.
 
 use std::path::{Path, PathBuf};
 
@@ -68,12 +68,12 @@ fn fleet(folder: &Path) -> PathBuf {
     std::fs::write(journals.join("damaged.vraj"), b"no journal").unwrap();
     let out = folder.join("fleet");
     let [from, to] = [&journals, &out].map(|path| path.to_str().unwrap());
-    let arguments = [from, "--to", "parquet", "--fleet", "-o", to, "--json"];
+    let arguments = [from, "--to", "parquet", "--partition", "-o", to, "--json"];
     let written = run("export", &arguments);
     assert_eq!(written.code, Some(1), "{}", written.said);
     assert_says(&written.said, "damaged.vraj");
     let told = written.json();
-    assert_fields(&told, json!({"processes": 1000, "failures": 4}), "");
+    assert_fields(&told, json!({"processes": 1000, "failures": 4, "files": 1004}), "");
     assert_eq!(told["left_out"].list().len(), 1, "{told}");
     // A second time would mix two states of the same journals.
     assert_eq!(run("export", &arguments).code, Some(2));
@@ -81,15 +81,17 @@ fn fleet(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_fleet_lies_in_two_tables_without_secrets() {
+fn a_fleet_lies_in_folders_of_jobs_and_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let out = fleet(folder.path());
-    for name in ["devices.parquet", "failures.parquet"] {
-        let bytes = std::fs::read(out.join(name)).unwrap();
-        assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
-        let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
-        assert!(has(b"train.py") && !has(b"hidden"), "a secret of a command line");
-    }
+    let of_odd = out.join("devices/job=job%2037/rank=3");
+    let file = std::fs::read_dir(&of_odd).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(file).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    assert!(has(b"train.py") && !has(b"hidden"), "a secret of a command line");
+    assert!(!out.join("failures/job=job%2037").exists());
+    assert!(out.join("failures/job=job%2090/rank=0").is_dir());
 }
 
 #[cfg(feature = "frameworks")]
@@ -148,7 +150,7 @@ mod answers {
     fn without_failures_the_questions_have_answers_too() {
         let folder = tempfile::tempdir().unwrap();
         let (journals, out) = (journals(folder.path(), 37..38), folder.path().join("out"));
-        let arguments = [journals.to_str().unwrap(), "--to", "parquet", "--fleet", "-o"];
+        let arguments = [journals.to_str().unwrap(), "--to", "parquet", "--partition", "-o"];
         run("export", &[&arguments[..], &[out.to_str().unwrap()]].concat()).ok();
         let answers = ask("duckdb", &out);
         let rows = |name: &str| answers[name].list().len();
@@ -167,12 +169,12 @@ mod answers {
 }
 
 #[test]
-fn a_process_counts_once_and_processes_of_one_name_are_two() {
+fn a_process_has_one_file_and_processes_of_one_name_keep_theirs() {
     let folder = tempfile::tempdir().unwrap();
-    let begin = |name: &str| {
+    let begin = |name: &str, job: &str| {
         let about = About {
             host: "pod".into(),
-            job: name.into(),
+            job: job.into(),
             ..made::about(7, 0)
         };
         let path = folder.path().join(name);
@@ -182,14 +184,15 @@ fn a_process_counts_once_and_processes_of_one_name_are_two() {
         journal.fail(4 << 40).unwrap();
         journal.end(Some(1)).unwrap()
     };
-    // Two containers.
-    let journals = [begin("one"), begin("two")];
+    // Two containers: the names of the jobs differ, and lead to one name of a folder.
+    let long = "é".repeat(25);
+    let journals = [begin("one", &format!("{long}1")), begin("two", &format!("{long}2"))];
     let copy = folder.path().join("copy.vraj");
     std::fs::copy(&journals[0], &copy).unwrap();
     let out = folder.path().join("fleet");
     let paths = [&journals[0], &journals[1], &copy, &out].map(|path| path.to_str().unwrap());
     let arguments = [
-        &["--to", "parquet", "--fleet", "--json"],
+        &["--to", "parquet", "--partition", "--json"],
         &paths[..3],
         &["-o", paths[3]],
     ]
@@ -197,7 +200,14 @@ fn a_process_counts_once_and_processes_of_one_name_are_two() {
     for more in [&[][..], &["--force"]] {
         let output = run("export", &[&arguments, more].concat()).ok();
         assert_says(&output.said, "copy.vraj: left out");
-        assert_fields(&output.json(), json!({"failures": 2, "processes": 2}), "");
-        assert_eq!(std::fs::read_dir(&out).unwrap().count(), 2);
+        assert_fields(&output.json(), json!({"files": 4, "processes": 2}), "");
+        let files = walk(&out);
+        assert_eq!(files.len(), 4, "{files:?}");
     }
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let each = |path: PathBuf| if path.is_dir() { walk(&path) } else { vec![path] };
+    entries.flat_map(each).collect()
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use support::made::Made;
 use support::training::{self, Plan};
 use support::{
     AUTO_GROWTH, Fields, Finished, Job, PASSTHROUGH, Printed, Runs, STRATEGIES, Strategy, assert_fields, assert_says,
@@ -149,6 +150,26 @@ fn a_log_is_replayed_as_the_journal_is() {
         assert_eq!(of_log[field], of_journal[field], "{field}");
     }
     assert_eq!(inspect(&imported)[0]["apis"].list().len(), 2);
+}
+
+/// MemoryViz is slow with long traces. What is left out is told.
+#[test]
+fn a_snapshot_has_the_last_million_entries_of_a_trace() {
+    const PAIRS: u64 = 210_000;
+    /// A segment and a block that come, a block that is asked for and goes, and a segment that goes.
+    const ENTRIES_OF_A_PAIR: u64 = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(folder.path(), 70, 0).unwrap();
+    for _ in 0..PAIRS {
+        made.alloc_at(0, 1 << 40, 512, 0).unwrap();
+        made.free(0, 1 << 40, 512).unwrap();
+    }
+    let journal = made.end(Some(0)).unwrap();
+    let out = folder.path().join("out.pickle");
+    let written = vramshim_with(&["export", "--json", "--to", "torch-snapshot", "-o"], [&out, &journal]).ok();
+    assert_eq!(written.json()["events"], 1_000_000);
+    let left_out = PAIRS * ENTRIES_OF_A_PAIR - 1_000_000;
+    assert_says(&written.json()["notes"].to_string(), &format!("{left_out} older ones"));
 }
 
 #[test]

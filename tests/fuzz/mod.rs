@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use base::units::Dialect;
 use config::Config;
-use journal::reader::{Journal, Stacks, TensorFile};
+use journal::reader::{Journal, Stacks, TensorFile, Wanted};
 use program::analysis::job::Job;
 use program::replay::Trace;
 use quota::file::SharedAccount;
@@ -142,7 +142,7 @@ fn tensors() {
     let path = folder.path().join("damaged.tensors");
     feed("tensors", 30, &[good.to_vec()], b"\t|\n|A\t|S\t", |bytes| {
         std::fs::write(&path, bytes).unwrap();
-        if let Ok(Some(mut file)) = TensorFile::open(&path) {
+        if let Ok(Some(mut file)) = TensorFile::open(&path, Wanted::All) {
             while let Ok(Some(_)) = file.next_line() {}
         }
     });

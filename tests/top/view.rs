@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::top::paced::Paced;
 use crate::top::terminal::{Terminal, pause};
-use support::{AUTO_GROWTH, NAIVE_BEST_FIT};
+use support::AUTO_GROWTH;
 
 const DOWN: &str = "\x1b[B";
 const LEFT: &str = "\x1b[D";
@@ -36,9 +36,9 @@ fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
 fn lines_of(text: &str, pid: u32) -> Vec<usize> {
     let pid = pid.to_string();
     let lines = text.lines().enumerate();
-    // After the mark and the number of the GPU. A line of an event begins with a time.
+    // After the number of the GPU. A line of an event begins with a time.
     lines
-        .filter(|(_, line)| line.trim_start_matches('>').split_whitespace().nth(1) == Some(&pid))
+        .filter(|(_, line)| line.split_whitespace().nth(1) == Some(&pid))
         .filter(|(_, line)| !line.contains("Z  "))
         .map(|(place, _)| place)
         .collect()
@@ -62,8 +62,8 @@ fn changes_are_shown() {
     // Sorted by device, the first row is the device on which the allocation fails.
     assert!(terminal.text().contains("by gpu"));
     terminal.press(LEFT);
-    terminal.until("the order", |text| text.contains("by command"));
-    terminal.press(&LEFT.repeat(2));
+    terminal.until("the order", |text| text.contains("by strategy"));
+    terminal.press(LEFT);
     terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
     terminal.until("the failure", failures);
@@ -99,23 +99,6 @@ fn a_process_that_has_ended_goes() {
 }
 
 #[test]
-fn it_opens_a_process() {
-    let mut job = Paced::start(NAIVE_BEST_FIT, 2, 1);
-    job.tell("100");
-    let mut terminal = view_of(&job, (100, 160), &[], true, 2);
-    terminal.press(DOWN);
-    terminal.press("\r");
-    let words = ["naive_best_fit", "By API", "cuMemAlloc", "managed", "Esc back"];
-    terminal.until("the process", |text| words.iter().all(|words| text.contains(words)));
-    terminal.press("\x1b[6~\x1b[6~\x1b[5~");
-    terminal.press("\x1b");
-    terminal.until("the processes again", |text| {
-        lines_of(text, job.pid()).len() == 2 && text.contains("Enter open")
-    });
-    terminal.quit();
-}
-
-#[test]
 fn it_ends_with_its_terminal() {
     let job = paced();
     for leads_session in [false, true] {
@@ -140,10 +123,10 @@ fn signals_end_it_though_the_terminal_takes_no_output() {
 }
 
 #[test]
-fn a_job_is_followed_and_processes_are_filtered() {
+fn processes_are_filtered_and_all_events_are_shown() {
     let (mut job, mut terminal) = one(24, 80);
     let pid = job.pid();
-    terminal.press("f");
+    terminal.press("/paced\r");
     terminal.until("the job", |text| {
         text.contains("with \"paced\" in a column") && lines_of(text, pid).len() == 2
     });
@@ -160,6 +143,8 @@ fn a_job_is_followed_and_processes_are_filtered() {
     terminal.press("e");
     let text = terminal.until("the events", |text| text.contains("2 failures and marks"));
     assert!(text.find("out of memory") < text.find("mark: epoch 1"), "{text}");
+    terminal.press("\x1b[6~\x1b[5~\x1b");
+    terminal.until("the processes again", |text| lines_of(text, pid).len() == 2);
     terminal.quit();
 }
 
@@ -204,15 +189,15 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
     terminal.press("\x1a");
     // For a moment the terminal is as it was, and a key may be lost.
     std::thread::sleep(std::time::Duration::from_millis(500));
-    terminal.press("\r");
-    terminal.until("the process", |text| text.contains("Esc back"));
+    terminal.press("e");
+    terminal.until("the events", |text| text.contains("Esc back"));
     terminal.quit();
 }
 
 #[test]
 fn it_is_drawn_anew_at_each_size() {
     let (_job, mut terminal) = one(24, 80);
-    for keys in ["", "\r"] {
+    for keys in ["", "e"] {
         terminal.press(keys);
         for (rows, columns) in [(1, 1), (5, 20), (2, 200), (100, 3), (60, 300)] {
             terminal.resize(rows, columns);

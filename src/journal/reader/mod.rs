@@ -33,7 +33,7 @@ pub(crate) use plain::may_lie_beside;
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};
 pub use tail::{Reading, Tail};
-pub use tensors::{CacheSums, TensorFile};
+pub use tensors::{CacheSums, TensorFile, Wanted};
 pub use texts::Texts;
 
 #[cfg(test)]

@@ -23,6 +23,14 @@ pub(super) const KIND: Kind = Kind {
 /// A field whose value is not known.
 const NOT_KNOWN: &str = "-";
 
+/// Which lines a reader of the file wants. The others are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    All,
+    Stacks,
+    AllButStacks,
+}
+
 pub struct TensorFile {
     lines: Lines,
     texts: Shared,
@@ -30,8 +38,7 @@ pub struct TensorFile {
     pub torch: String,
     /// Whether the file tells what snapshots showed (`--torch state`), and not each tensor (`--torch record`).
     pub snapshots: bool,
-    /// Whether lines of stacks are read, too.
-    pub reads_stacks: bool,
+    wanted: Wanted,
     /// Lines that could not be understood.
     pub damaged: u64,
 }
@@ -143,7 +150,7 @@ impl TensorFile {
     }
 
     /// Opens the file. `None` if the file does not exist.
-    pub fn open(path: &Path) -> io::Result<Option<TensorFile>> {
+    pub fn open(path: &Path, wanted: Wanted) -> io::Result<Option<TensorFile>> {
         let Some((lines, head)) = lines::open(path, &KIND)? else {
             return Ok(None);
         };
@@ -152,7 +159,7 @@ impl TensorFile {
             texts: Shared::default(),
             snapshots: head.get(2).is_some_and(|mode| mode == "state"),
             torch: head.into_iter().nth(1).unwrap_or_default(),
-            reads_stacks: true,
+            wanted,
             damaged: 0,
         }))
     }
@@ -160,7 +167,13 @@ impl TensorFile {
     /// What the next line says that can be understood; `None` at the end.
     pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
         while let Some(line) = self.lines.next()? {
-            if !self.reads_stacks && line.starts_with("T\t") {
+            let is_stack = line.starts_with("T\t");
+            let is_wanted = match self.wanted {
+                Wanted::All => true,
+                Wanted::Stacks => is_stack,
+                Wanted::AllButStacks => !is_stack,
+            };
+            if !is_wanted {
                 continue;
             }
             match parse(&line, &mut self.texts) {
@@ -251,7 +264,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tensors");
         std::fs::write(&path, text).unwrap();
-        let mut file = TensorFile::open(&path).unwrap().unwrap();
+        let mut file = TensorFile::open(&path, Wanted::All).unwrap().unwrap();
         let mut lines = Vec::new();
         while let Some(line) = file.next_line().unwrap() {
             lines.push(line);

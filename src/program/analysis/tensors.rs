@@ -9,12 +9,9 @@ use serde::{Serialize, Serializer};
 use super::device_ledger::Live;
 use super::job::Job;
 use super::labels::Labels;
-use super::live_set::{self, By, Catcher, DeviceSet, Key, LiveSet, Moment as When};
+use super::live_set::{self, By, DeviceSet, Key, LiveSet};
 use super::names::frame_as_json;
 use super::tensor_records;
-
-/// The moments at which tensors are told.
-pub const MOMENTS: [When; 3] = [When::Peak, When::OutOfMemory, When::End];
 
 /// Whose a live allocation is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,21 +127,19 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// The tensors of a job; `None` if none were recorded. `caught` has `MOMENTS`.
-    pub fn of(job: &Job, caught: Catcher, labels: &Labels) -> Option<Tensors> {
+    /// The tensors of a job at its peak, its last failure for lack of memory and its end; `None` if none were recorded.
+    pub fn of(job: &Job, [peak, failure, end]: [Option<&LiveSet>; 3], labels: &Labels) -> Option<Tensors> {
         let recorded = job.tensors.as_ref()?;
-        let mut sets = caught.finish(&job.ledger).into_iter();
-        let [peak, failure, end] = std::array::from_fn(|_| sets.next().flatten());
-        let on = |set: &Option<LiveSet>, device: i16| -> Option<Moment> {
-            let mut sets = set.iter().flat_map(|set| &set.devices);
+        let on = |set: Option<&LiveSet>, device: i16| -> Option<Moment> {
+            let mut sets = set.into_iter().flat_map(|set| &set.devices);
             Some(moment(sets.find(|set| set.device == device)?, recorded, labels))
         };
         let of_device = |device: i16| {
             Some(DeviceTensors {
                 device,
-                peak: on(&peak, device)?,
-                failure: on(&failure, device),
-                end: on(&end, device)?,
+                peak: on(peak, device)?,
+                failure: on(failure, device),
+                end: on(end, device)?,
                 out_of_memory: recorded.failures_of(device),
             })
         };

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
@@ -21,7 +20,7 @@ Examples:
   vramshim export --to torch-snapshot             # for pytorch.org/memory_viz
   vramshim export --to collapsed --at oom         # for www.speedscope.app
   vramshim export vramshim-train --to parquet -o train.parquet
-  vramshim export /cluster/journals --to parquet --fleet -o fleet
+  vramshim export /cluster/journals --to parquet --partition -o fleet
   vramshim export --to collapsed -o - | flamegraph.pl > memory.svg
   vramshim export job.vraj --to csv -o job.csv && vramshim replay job.csv
 
@@ -51,9 +50,9 @@ pub struct Export {
     #[arg(long, value_name = "MOMENT")]
     at: Option<At>,
 
-    /// Write tables of devices and failures for many jobs into a folder (parquet)
+    /// Write tables of devices and failures for many jobs into a folder, by job and rank (parquet)
     #[arg(long)]
-    fleet: bool,
+    partition: bool,
 
     /// Replace files that exist
     #[arg(long)]
@@ -72,9 +71,9 @@ impl Export {
             ));
         }
         let to_stdout = self.output.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        if self.fleet && (self.to != Format::Parquet || to_stdout) {
+        if self.partition && (self.to != Format::Parquet || to_stdout) {
             return Err(Failure::refused(
-                "--fleet: writes a folder of Parquet files: use --to parquet -o FOLDER",
+                "--partition: writes a folder of Parquet files: use --to parquet -o FOLDER",
             ));
         }
         if to_stdout && !self.to.is_text() && io::stdout().is_terminal() {
@@ -86,7 +85,7 @@ impl Export {
         let mut problems = Vec::new();
         let journals = collect(&self.paths, &mut problems);
         let inputs = Inputs::of_journals(journals.iter().map(PathBuf::as_path));
-        if self.fleet {
+        if self.partition {
             return self.write_fleet(&journals, &inputs, problems);
         }
         if journals.len() > 1 && !self.to.holds_several() {
@@ -96,7 +95,7 @@ impl Export {
                 names.join("\n")
             )));
         }
-        let spinner = progress::reading_journals(&journals);
+        let spinner = progress::reading_files(&journals, "journals");
         let mut processes = Vec::new();
         for path in &journals {
             match Process::open(path) {
@@ -132,38 +131,37 @@ impl Export {
         for note in notes {
             say!("{note}");
         }
-        match told {
-            Some((told, _)) if self.json => escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?,
-            Some((_, line)) => say!("{line}"),
-            None => {}
+        if let Some((told, line)) = told {
+            super::print(self.json.then_some(told), |_| say!("{line}"))?;
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::failed(problems.join("\n")))
-        }
+        Failure::unless_none(problems)
     }
 
     /// Writes the tables for many jobs. `problems` are paths that cannot be read. If a journal is left out, the tables have
     /// the others, and the exit code tells.
     fn write_fleet(&self, journals: &BTreeSet<PathBuf>, inputs: &Inputs, problems: Vec<String>) -> Result<(), Failure> {
+        let may = |path: &Path| {
+            let kept = inputs.keep(path);
+            kept.map_err(|failure| io::Error::new(io::ErrorKind::AlreadyExists, failure.message()))
+        };
         let out = self
             .output
             .clone()
             .unwrap_or_else(|| self.default_name().with_extension("fleet"));
-        export::fleet::files(&out)
-            .iter()
-            .try_for_each(|path| inputs.keep(path))?;
-        let spinner = progress::reading_journals(journals);
-        let done = export::fleet::write(journals, &out, self.force);
+        let spinner = progress::reading_files(journals, "journals");
+        let done = export::fleet::write(journals, &out, self.force, &may);
         drop(spinner);
         let mut done = done.map_err(unwritten)?;
         done.left_out.extend(problems);
-        let (processes, failures) = (done.processes, done.failures);
+        let (files, processes, failures) = (done.files, done.processes, done.failures);
         let told = json!({
-            "folder": out, "processes": processes, "failures": failures, "left_out": done.left_out, "notes": done.notes,
+            "folder": out, "files": files, "processes": processes, "failures": failures,
+            "left_out": done.left_out, "notes": done.notes,
         });
-        let line = format!("wrote {}: {processes} processes, {failures} failures", shown(&out));
+        let line = format!(
+            "wrote {}: {processes} processes, {failures} failures, {files} files",
+            shown(&out)
+        );
         self.tell(&done.notes, Some((told, line)), &done.left_out)
     }
 

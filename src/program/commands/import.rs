@@ -1,6 +1,5 @@
 //! `vramshim import`: writes a journal from another program's file, so that every view shows it.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -9,7 +8,6 @@ use clap::Args;
 use journal::reader::Stacks;
 use serde_json::json;
 
-use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal::{import_log, import_snapshot};
 use crate::import::kind::{Kind, kind_of};
@@ -74,7 +72,7 @@ impl Import {
                 )));
             }
         }
-        let _spinner = progress::reading_long(file);
+        let _spinner = progress::reading_files([file], &name);
         let imported = match kind {
             Kind::Snapshot => import_snapshot(file, &path, self.force),
             Kind::Log => import_log(file, &path, self.force, changed_ns(file)),
@@ -90,19 +88,11 @@ impl Import {
         for note in &imported.notes {
             say!("{note}");
         }
-        if self.json {
-            let told = json!({
-                "file": path.to_string_lossy(),
-                "events": imported.events,
-                "stacks": imported.stacks,
-                "notes": imported.notes,
-            });
-            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
-        } else {
-            let (events, stacks) = (imported.events, imported.stacks);
+        let (events, stacks, notes) = (imported.events, imported.stacks, imported.notes);
+        let told = || json!({"file": path.to_string_lossy(), "events": events, "stacks": stacks, "notes": notes});
+        super::print(self.json.then(told), |_| {
             say!("wrote {} ({events} events, {stacks} stacks)", shown(&path));
-        }
-        Ok(())
+        })
     }
 }
 

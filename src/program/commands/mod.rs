@@ -20,17 +20,20 @@ mod top;
 mod variables;
 mod why;
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use config::parse_duration;
+use serde::Serialize;
 
 use crate::analysis::nvml;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
-use crate::render::format::{columns, printable};
+use crate::render::format::{columns, printable, wrapped};
+use crate::render::text_or_json::Page;
 use crate::say::{self, say};
 
 /// The longest line of a message on standard error, in characters.
@@ -139,26 +142,6 @@ fn command_line() -> clap::Command {
     command.after_help(wrapped(&format!("{BEGIN}\n{EXIT_CODES}"), width))
 }
 
-/// Breaks lines at `width`: what goes on stands below the last column.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for line in text.lines() {
-        let indent = line.len() - line.trim_start().len();
-        let column = line.trim_start().rfind("  ").map_or(indent, |at| indent + at + 2);
-        let mut now = line[..column].to_owned();
-        for (place, word) in line[column..].split(' ').enumerate() {
-            if place > 0 && now.chars().count() + 1 + word.chars().count() > width {
-                lines.push(std::mem::replace(&mut now, " ".repeat(column)));
-            } else if place > 0 {
-                now.push(' ');
-            }
-            now.push_str(word);
-        }
-        lines.push(now);
-    }
-    lines.join("\n")
-}
-
 /// The width of help: the terminal's, as clap finds it, and at most 100 columns.
 fn width() -> usize {
     const MOST: usize = 100;
@@ -200,27 +183,21 @@ fn short_notes(name: &str, notes: &str) -> String {
     short.join("\n\n") + &more
 }
 
-/// Says what is wrong with the arguments, or prints the help that was asked for, and ends the program.
-fn refuse(error: &clap::Error) -> ! {
+/// Says what is wrong with the arguments, or prints the help that was asked for.
+fn refuse(error: &clap::Error) -> Result<(), Failure> {
+    if !error.use_stderr() {
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return printed.map_err(Failure::unwritten);
+    }
     let harmful = |argument: std::ffi::OsString| argument.to_string_lossy().contains(char::is_control);
-    if error.use_stderr() && std::env::args_os().any(harmful) {
-        // The message repeats arguments, such as names of files, which may have escape sequences.
-        for line in error.render().to_string().lines() {
-            say::line(format_args!("{}", printable(line, LONGEST_LINE)));
-        }
-        std::process::exit(error.exit_code());
-    }
-    if !error.use_stderr()
-        && let Err(problem) = error.print().and_then(|()| io::stdout().flush())
-    {
-        let failure = Failure::unwritten(problem);
-        say!("{}", failure.message());
-        std::process::exit(failure.code().into());
-    }
-    if error.use_stderr() {
+    if !std::env::args_os().any(harmful) {
         error.exit();
     }
-    std::process::exit(error.exit_code());
+    // The message repeats arguments, such as names of files, which may have escape sequences.
+    for line in error.render().to_string().lines() {
+        say::line(format_args!("{}", printable(line, LONGEST_LINE)));
+    }
+    Err(Failure::answer(2))
 }
 
 pub fn main() -> ExitCode {
@@ -232,34 +209,9 @@ pub fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let arguments = command_line().try_get_matches();
-    let arguments = match arguments.and_then(|matches| Arguments::from_arg_matches(&matches)) {
-        Ok(arguments) => arguments,
+    let done = match arguments.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(Arguments { command }) => command.run(),
         Err(error) => refuse(&error),
-    };
-    let done = match arguments.command {
-        Command::Run(run) => run.start(),
-        Command::Inspect(inspect) => inspect.show(),
-        Command::Why(why) => why.explain(),
-        Command::Doctor(doctor) => doctor.examine(),
-        Command::Probe => {
-            doctor::answer_probe();
-            Ok(())
-        }
-        Command::Report(report) => report.make(),
-        Command::Replay(replay) => replay.play(),
-        Command::Reconcile(reconcile) => reconcile.show(),
-        Command::AskNvml(question) => question.answer(),
-        Command::Export(export) => export.write(),
-        Command::Import(import) => import.write(),
-        Command::Top(top) => top.show(),
-        Command::Serve(serve) => serve.start(),
-        Command::Ctl(ctl) => ctl.tell(),
-        Command::Stress(stress) => stress.work(),
-        Command::StressWorker { order } => stress::work(&order),
-        Command::Frames(frames) => frames.name(),
-        Command::Variables(variables) => variables.show(),
-        Command::Completions(completions) => completions.print(shown_command_line()),
-        Command::Man(pages) => pages.write(&shown_command_line()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -270,6 +222,46 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+impl Command {
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            Command::Run(run) => run.start(),
+            Command::Inspect(inspect) => inspect.show(),
+            Command::Why(why) => why.explain(),
+            Command::Doctor(doctor) => doctor.examine(),
+            Command::Probe => doctor::answer_probe(),
+            Command::Report(report) => report.make(),
+            Command::Replay(replay) => replay.play(),
+            Command::Reconcile(reconcile) => reconcile.show(),
+            Command::AskNvml(question) => question.answer(),
+            Command::Export(export) => export.write(),
+            Command::Import(import) => import.write(),
+            Command::Top(top) => top.show(),
+            Command::Serve(serve) => serve.start(),
+            Command::Ctl(ctl) => ctl.tell(),
+            Command::Stress(stress) => stress.work(),
+            Command::StressWorker { order } => stress::work(&order),
+            Command::Frames(frames) => frames.name(),
+            Command::Variables(variables) => variables.show(),
+            Command::Completions(completions) => completions.print(shown_command_line()),
+            Command::Man(pages) => pages.write(&shown_command_line()),
+        }
+    }
+}
+
+/// Prints what a command found: `json` if that is wanted, or else the text.
+fn print(json: Option<impl Serialize>, text: impl FnOnce(&mut Page)) -> Result<(), Failure> {
+    let (mut out, mut page) = (BufWriter::new(io::stdout().lock()), Page::default());
+    let written = match json {
+        Some(json) => escaped::pretty(&mut out, &json),
+        None => {
+            text(&mut page);
+            out.write_all(page.text.as_bytes())
+        }
+    };
+    written.and_then(|()| out.flush()).map_err(Failure::unwritten)
 }
 
 /// A time that an option gives. The text of the error is for clap, which names option and value.

@@ -88,11 +88,7 @@ impl Report {
                 writeln!(io::stdout(), "{}", shown(&self.output)).map_err(Failure::unwritten)?;
             }
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::failed(problems.join("\n")))
-        }
+        Failure::unless_none(&problems)
     }
 
     /// Refuses to replace a file that this command reads, and without `--force` one that is no report.

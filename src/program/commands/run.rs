@@ -6,16 +6,16 @@
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::Args;
 use config::{Config, Unknown, unknown_variables};
 use policy::Strategy;
 
+use super::variables;
 use crate::failure::Failure;
 use crate::launch::broken_pipe;
-use crate::launch::library::check_loads;
 use crate::launch::options::JobOptions;
-use crate::render::variables;
 use crate::say::say;
 
 const EXAMPLES: &str = "\
@@ -52,9 +52,8 @@ impl Run {
         let (environment, no_library) = self.options.environment()?;
         no_library.map_or(Ok(()), Err)?;
         // A library that needs a newer glibc would end the job, and every program that the job starts.
-        for part in environment.parts() {
-            check_loads(part)?;
-        }
+        let parts: Vec<PathBuf> = environment.parts().cloned().collect();
+        environment.check_loads(&parts)?;
         let (config, errors) = Config::read(|name| environment.get(name));
         if !errors.is_empty() {
             let lines: Vec<String> = errors.iter().map(|error| self.options.as_given(error)).collect();

@@ -1,11 +1,9 @@
 //! `vramshim variables`: the environment variables that the library and the program read.
 
-use std::io::{self, Write};
-
 use clap::Args;
+use config::{VARIABLES, Variable};
 
 use crate::failure::Failure;
-use crate::render::variables;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,8 +19,16 @@ pub struct Variables;
 
 impl Variables {
     pub fn show(self) -> Result<(), Failure> {
-        io::stdout()
-            .write_all(variables::text().as_bytes())
-            .map_err(Failure::unwritten)
+        super::print(None::<()>, |page| page.text = text())
     }
+}
+
+/// A paragraph for each variable.
+pub fn text() -> String {
+    let paragraph = |variable: &Variable| {
+        let (accepted, part) = ((variable.accepted)(), variable.part.name());
+        let (name, meaning, default) = (variable.name, variable.meaning, variable.default);
+        format!("  {name} [default: {default}]\n      {meaning}\n      accepted: {accepted}\n      read by: {part}\n")
+    };
+    VARIABLES.iter().map(paragraph).collect::<Vec<_>>().join("\n")
 }

@@ -1,32 +1,33 @@
-//! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict.
-//! docs/fleet.md asks them.
+//! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
+//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.md asks them.
 //!
 //! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
-use journal::reader::{Header, State};
+use journal::format::{Event, Record};
+use journal::reader::{Device, Header, Journal, State, plain};
 
 use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
-use crate::analysis::finding::{Failure, Finding};
-use crate::analysis::job::Job;
+use crate::analysis::finding::Failure;
+use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
+use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::rank::rank;
 use crate::analysis::secrets;
 use crate::output::Output;
 
 /// The version of the columns below.
-const VERSION: (&str, &str) = ("vramshim.fleet_version", "2");
+const VERSION: (&str, &str) = ("vramshim.fleet_version", "1");
 
 /// What both tables begin with.
 const PROCESS: &str = "
-    optional binary job (STRING);
-    optional int32 rank;
     required binary host (STRING);
     required int32 pid;
     required int64 started_at (TIMESTAMP(MICROS, true));
@@ -69,6 +70,7 @@ const FAILURES: &str = "
 /// What was written.
 #[derive(Debug, Default)]
 pub struct Done {
+    pub files: u64,
     pub processes: u64,
     /// Rows of the table of failures.
     pub failures: u64,
@@ -78,50 +80,44 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
-/// The files of the two tables in a folder.
-pub fn files(folder: &Path) -> [PathBuf; 2] {
-    ["devices.parquet", "failures.parquet"].map(|name| folder.join(name))
-}
-
-/// Writes the tables of these journals into a folder. A table that is there is replaced if `force` is set. A journal that
-/// cannot be read is left out and named.
-pub fn write(journals: &BTreeSet<PathBuf>, folder: &Path, force: bool) -> io::Result<Done> {
-    std::fs::create_dir_all(folder)
-        .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(folder))))?;
-    let [devices_path, failures_path] = files(folder);
-    let mut devices_out = Output::create(&devices_path, force)?;
-    let mut failures_out = Output::create(&failures_path, force)?;
-    let schema = |name: &str, more: &str| format!("message {name} {{{PROCESS}{more}\n}}");
-    let mut devices = Table::new(&mut devices_out, &schema("devices", DEVICES), VERSION)?;
-    let mut failures = Table::new(&mut failures_out, &schema("failures", FAILURES), VERSION)?;
-    let mut done = Done::default();
-    for path in journals {
-        let job = match Job::load(path, |_, _| {}) {
-            Ok(job) => job,
-            Err(problem) => {
-                done.left_out.push(problem.to_string());
-                continue;
-            }
-        };
-        // A device where the job neither had nor asked for memory has no row.
-        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
-        for (number, _, ledger) in job.devices() {
-            if let Some(ledger) = ledger.filter(used) {
-                devices.add(device_row(&job, number, ledger))?;
-            }
-        }
-        let finding = job.finding();
-        if let Some(failure) = &finding.failure {
-            failures.add(failure_row(&job, &finding, failure))?;
-            done.failures += 1;
-        }
-        done.processes += 1;
-        done.notes.extend(incomplete(&job));
+/// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. `may`
+/// refuses a file that must stay. A journal that cannot be read is left out and named.
+pub fn write(
+    journals: &BTreeSet<PathBuf>,
+    out: &Path,
+    force: bool,
+    may: &dyn Fn(&Path) -> io::Result<()>,
+) -> io::Result<Done> {
+    if !force && plain::entries_of(out).is_ok_and(|mut entries| entries.next().is_some()) {
+        let told = format!(
+            "{}: has files already: give another folder with -o, or --force",
+            shown(out)
+        );
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
     }
-    devices.close()?;
-    failures.close()?;
-    devices_out.finish()?;
-    failures_out.finish()?;
+    let mut done = Done::default();
+    let mut tables = Tables {
+        out,
+        force,
+        may,
+        written: BTreeSet::new(),
+    };
+    for path in journals {
+        match read(path) {
+            Ok(process) => {
+                process.write(&mut tables, &mut done)?;
+                done.notes.extend(incomplete(&process.job));
+            }
+            Err(problem) => done.left_out.push(problem.to_string()),
+        }
+    }
+    let failures = out.join("failures");
+    if done.processes > 0 && !failures.exists() {
+        // A question that names a table without a file is an error.
+        let folder = Path::new(&format!("job={}", no_value())).join(format!("rank={}", no_value()));
+        tables.add("failures", &folder, "none", FAILURES, Vec::new())?;
+    }
+    done.files = tables.written.len() as u64;
     Ok(done)
 }
 
@@ -133,80 +129,177 @@ fn incomplete(job: &Job) -> impl Iterator<Item = String> {
     damaged.into_iter().chain(lost)
 }
 
-/// Microseconds since 1970 of a time of the journal.
-fn micros(job: &Job, time_ns: u64) -> u64 {
-    job.header.wall_start_ns.saturating_add(time_ns) / 1000
+/// The folder of the tables.
+struct Tables<'a> {
+    out: &'a Path,
+    force: bool,
+    may: &'a dyn Fn(&Path) -> io::Result<()>,
+    /// The files that this run has written.
+    written: BTreeSet<PathBuf>,
 }
 
-/// What the rows of both tables begin with.
-fn row_of_process(job: &Job, number: i16) -> Vec<Value> {
-    let (header, device) = (&job.header, job.header.device(number));
-    let software = |wanted: &str| -> Value {
-        let found = header.software.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, value)| value.as_str()).into()
+impl Tables<'_> {
+    /// Writes one file of a table. Of two processes with one name, such as those of two containers, the second gets a number.
+    fn add(&mut self, name: &str, partition: &Path, file: &str, more: &str, rows: Vec<Vec<Value>>) -> io::Result<()> {
+        let folder = self.out.join(name).join(partition);
+        std::fs::create_dir_all(&folder)
+            .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(&folder))))?;
+        let numbered = (2..).map(|number| folder.join(format!("{file}-{number}.parquet")));
+        let mut names = std::iter::once(folder.join(format!("{file}.parquet"))).chain(numbered);
+        let path = names.find(|path| !self.written.contains(path)).unwrap_or_default();
+        (self.may)(&path)?;
+        let mut output = Output::create(&path, self.force)?;
+        let schema = format!("message {name} {{{PROCESS}{more}\n}}");
+        let mut table = Table::new(&mut output, &schema, VERSION)?;
+        rows.into_iter().try_for_each(|row| table.add(row))?;
+        table.close()?;
+        output.finish()?;
+        self.written.insert(path);
+        Ok(())
+    }
+}
+
+/// The stack of the last failed request.
+#[derive(Default)]
+struct LastFailure {
+    time_ns: u64,
+    stack: Option<u32>,
+}
+
+impl Observer for LastFailure {
+    fn after(&mut self, _ledger: &Ledger, record: &Record) {
+        if let Event::AllocFailed { .. } = record.event {
+            (self.time_ns, self.stack) = (record.time_ns, Some(record.stack));
+        }
+    }
+}
+
+struct Process {
+    job: Job,
+    /// Where the last failed request came from; empty if that is not known.
+    stack: String,
+}
+
+fn read(path: &Path) -> Result<Process, LoadError> {
+    let journal = Journal::open(path).map_err(LoadError::Open)?;
+    let mut last = LastFailure::default();
+    let job = Job::load_with(&journal, &mut [&mut last], |_, _| {})?;
+    let is_deciding = |failure: &Failure| failure.scene.time_ns == last.time_ns;
+    let stack = match (
+        job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
+        last.stack,
+    ) {
+        (Some(_), Some(number)) => {
+            let labels = Labels::load(path);
+            labels.frames(number).is_ok().then(|| labels.stack(number))
+        }
+        _ => None,
     };
-    let job_name = job_name(header);
-    vec![
-        (!job_name.is_empty()).then_some(job_name).into(),
-        rank(header).and_then(|rank| rank.parse::<i32>().ok()).into(),
-        header.host.as_str().into(),
-        header.pid.into(),
-        micros(job, 0).into(),
-        secrets::command_line(&header.command_line).join(" ").into(),
-        header.strategy.as_str().into(),
-        software("framework"),
-        software("runtime"),
-        software("driver"),
-        software("layer"),
-        number.into(),
-        device.map(|device| device.name.as_str()).into(),
-        device.and_then(|device| device_uuid(&device.uuid)).into(),
-        device.map(|device| device.total_memory).into(),
-    ]
+    Ok(Process {
+        job,
+        stack: stack.unwrap_or_default(),
+    })
 }
 
-fn device_row(job: &Job, number: i16, ledger: &DeviceLedger) -> Vec<Value> {
-    let all = &ledger.all;
-    let (outcome, status) = match job.state {
-        State::Running | State::Dumped => ("running", None),
-        State::Exited(status) => ("exited", Some(status)),
-        State::Killed => ("killed", None),
-    };
-    let mut row = row_of_process(job, number);
-    row.extend([
-        micros(job, job.duration_ns).into(),
-        outcome.into(),
-        status.into(),
-        job.header.device(number).and_then(|device| device.limit).into(),
-        all.requested.peak.into(),
-        all.allocated.peak.into(),
-        all.reserved.peak.into(),
-        all.count.into(),
-        ledger.failures.into(),
-        job.lost.into(),
-    ]);
-    row
-}
+impl Process {
+    fn write(&self, tables: &mut Tables, done: &mut Done) -> io::Result<()> {
+        let header = &self.job.header;
+        let partition = Path::new(&format!("job={}", folder_name(&job_name(header)))).join(format!(
+            "rank={}",
+            rank(header).map_or_else(no_value, |rank| folder_name(&rank))
+        ));
+        let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
+        // A device where the job neither had nor asked for memory has no row.
+        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+        let devices = self.job.devices().into_iter();
+        let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
+        let rows: Vec<Vec<Value>> = rows.collect();
+        if !rows.is_empty() {
+            tables.add("devices", &partition, &file, DEVICES, rows)?;
+        }
+        done.processes += 1;
+        if let Some(failure) = &self.job.finding().failure {
+            tables.add("failures", &partition, &file, FAILURES, vec![self.failure_row(failure)])?;
+            done.failures += 1;
+        }
+        Ok(())
+    }
 
-fn failure_row(job: &Job, finding: &Finding, failure: &Failure) -> Vec<Value> {
-    let (scene, parts) = (failure.scene, failure.shortage.parts);
-    let labels = Labels::load(&job.path);
-    let stack = labels.frames(scene.stack).map(|_| labels.stack(scene.stack));
-    let mut row = row_of_process(job, scene.device);
-    row.extend([
-        micros(job, scene.time_ns).into(),
-        finding.verdict.name().into(),
-        finding.fatal.into(),
-        api_name(scene.api).into(),
-        scene.requested.into(),
-        parts.map(|parts| parts.live).into(),
-        parts.map(|parts| parts.cached).into(),
-        parts.map(|parts| parts.context).into(),
-        parts.and_then(|parts| parts.others).into(),
-        parts.map(|parts| parts.free).into(),
-        stack.unwrap_or_default().into(),
-    ]);
-    row
+    /// Microseconds since 1970 of a time of the journal.
+    fn micros(&self, time_ns: u64) -> u64 {
+        self.job.header.wall_start_ns.saturating_add(time_ns) / 1000
+    }
+
+    fn device(&self, number: i16) -> Option<&Device> {
+        let mut devices = self.job.header.devices.iter();
+        devices.find(|device| device.ordinal == i32::from(number))
+    }
+
+    /// What the rows of both tables begin with.
+    fn row_of_process(&self, number: i16) -> Vec<Value> {
+        let (header, device) = (&self.job.header, self.device(number));
+        let software = |wanted: &str| -> Value {
+            let found = header.software.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| value.as_str()).into()
+        };
+        vec![
+            header.host.as_str().into(),
+            header.pid.into(),
+            self.micros(0).into(),
+            secrets::command_line(&header.command_line).join(" ").into(),
+            header.strategy.as_str().into(),
+            software("framework"),
+            software("runtime"),
+            software("driver"),
+            software("layer"),
+            number.into(),
+            device.map(|device| device.name.as_str()).into(),
+            device.and_then(|device| device_uuid(&device.uuid)).into(),
+            device.map(|device| device.total_memory).into(),
+        ]
+    }
+
+    fn device_row(&self, number: i16, ledger: &DeviceLedger) -> Vec<Value> {
+        let (job, all) = (&self.job, &ledger.all);
+        let (outcome, status) = match job.state {
+            State::Running | State::Dumped => ("running", None),
+            State::Exited(status) => ("exited", Some(status)),
+            State::Killed => ("killed", None),
+        };
+        let mut row = self.row_of_process(number);
+        row.extend([
+            self.micros(job.duration_ns).into(),
+            outcome.into(),
+            status.into(),
+            self.device(number).and_then(|device| device.limit).into(),
+            all.requested.peak.into(),
+            all.allocated.peak.into(),
+            all.reserved.peak.into(),
+            all.count.into(),
+            ledger.failures.into(),
+            job.lost.into(),
+        ]);
+        row
+    }
+
+    fn failure_row(&self, failure: &Failure) -> Vec<Value> {
+        let (finding, parts) = (self.job.finding(), failure.shortage.parts);
+        let mut row = self.row_of_process(failure.scene.device);
+        row.extend([
+            self.micros(failure.scene.time_ns).into(),
+            finding.verdict.name().into(),
+            finding.fatal.into(),
+            api_name(failure.scene.api).into(),
+            failure.scene.requested.into(),
+            parts.map(|parts| parts.live).into(),
+            parts.map(|parts| parts.cached).into(),
+            parts.map(|parts| parts.context).into(),
+            parts.and_then(|parts| parts.others).into(),
+            parts.map(|parts| parts.free).into(),
+            self.stack.as_str().into(),
+        ]);
+        row
+    }
 }
 
 /// The name of the job that a process belongs to: its own, or Slurm's number, or the name of its script or program.
@@ -214,7 +307,8 @@ fn job_name(header: &Header) -> String {
     if !header.job.is_empty() {
         return header.job.clone();
     }
-    if let Some(number) = header.variable("SLURM_JOB_ID") {
+    let slurm = header.environment.iter().find(|(name, _)| name == "SLURM_JOB_ID");
+    if let Some((_, number)) = slurm {
         return format!("slurm-{number}");
     }
     // The script, or else the program.
@@ -222,4 +316,44 @@ fn job_name(header: &Header) -> String {
     let word = script.or(header.command_line.first()).map(Path::new);
     let name = word.and_then(Path::file_name).unwrap_or_default();
     name.to_string_lossy().into_owned()
+}
+
+/// What Hive, Spark and DuckDB read as no value.
+fn no_value() -> String {
+    "__HIVE_DEFAULT_PARTITION__".to_owned()
+}
+
+/// The text as a name of a folder, in the way of Hive: other bytes than letters, digits, `-`, `_` and `.` become `%XX`.
+fn folder_name(text: &str) -> String {
+    const LONGEST_BYTES: usize = 120;
+    if text.is_empty() {
+        return no_value();
+    }
+    let mut name = String::new();
+    for byte in text.bytes() {
+        // A name of dots alone is no name of a folder.
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
+        if is_plain {
+            name.push(byte as char);
+        } else {
+            let _ = write!(name, "%{byte:02X}");
+        }
+        if name.len() >= LONGEST_BYTES {
+            break;
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder_name;
+
+    #[test]
+    fn names_of_folders_lead_nowhere_else() {
+        assert_eq!(folder_name("train-7.py"), "train-7.py");
+        assert_eq!(folder_name("../a=b/c d\n"), "%2E.%2Fa%3Db%2Fc%20d%0A");
+        assert_eq!(folder_name(""), "__HIVE_DEFAULT_PARTITION__");
+        assert!(folder_name(&"é".repeat(200)).len() <= 130);
+    }
 }

@@ -220,16 +220,15 @@ impl Run<'_> {
     }
 
     fn torch_snapshot(&mut self, out: &mut Output) -> Result<(), ExportError> {
-        /// With more entries MemoryViz takes minutes.
-        const MANY_ENTRIES: u64 = 1_000_000;
         for process in self.processes {
             let cut = self.cut(process, At::End)?;
-            self.done.events += torch_snapshot::write(process, cut, out)?;
-            if self.done.events > MANY_ENTRIES {
+            let written = torch_snapshot::write(process, cut, out)?;
+            self.done.events += written.entries;
+            if written.left_out > 0 {
                 self.done.notes.push(format!(
-                    "the snapshot has {} entries; MemoryViz is slow with more than {MANY_ENTRIES}: export to perfetto \
-                     for a view of so many",
-                    self.done.events
+                    "the snapshot has the last entries of its traces, and {} older ones are left out, because MemoryViz is \
+                     slow with more: export to perfetto for a view of all",
+                    written.left_out
                 ));
             }
         }

@@ -4,63 +4,48 @@ use base::text::many;
 use base::uuid::parse_uuid;
 use quota::limits::{Limits, Name, begins};
 
-/// The devices of the machine, in CUDA's order as far as that is known.
-pub struct Devices {
-    count: u32,
-    /// `None` if not known.
-    uuids: Option<Vec<String>>,
+/// The UUIDs of this machine's GPUs, from the files of NVIDIA's kernel module, in CUDA's order as far as that is known. `None`
+/// for one that is not known; empty if there is no GPU.
+pub fn of_machine() -> Vec<Option<String>> {
+    let folders = std::fs::read_dir("/proc/driver/nvidia/gpus")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let uuid = |folder: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(folder.path().join("information")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?;
+        parse_uuid(line.trim()).map(|_| line.trim().to_owned())
+    };
+    folders.map(uuid).collect()
 }
 
-impl Devices {
-    /// Simulated devices with these UUIDs.
-    pub fn simulated(uuids: Vec<String>) -> Devices {
-        let count = uuids.len() as u32;
-        Devices {
-            count,
-            uuids: Some(uuids),
+/// What is wrong with limits that name a device that a job on these devices does not see.
+pub fn problem(devices: &[Option<String>], limits: &Limits) -> Option<String> {
+    let (count, hidden_by) = (devices.len() as u32, std::env::var("CUDA_VISIBLE_DEVICES").ok());
+    let uuids: Option<Vec<String>> = devices.iter().cloned().collect();
+    let visible = hidden_by
+        .as_ref()
+        .map_or(count, |text| visible(text, count, uuids.as_deref()));
+    limits.names().into_iter().find_map(|name| match name {
+        _ if count == 0 => None,
+        Name::Number(number) if number >= count => Some(match count {
+            1 => format!("there is no device {number}, only device 0"),
+            count => format!("there is no device {number}, only devices 0 to {}", count - 1),
+        }),
+        Name::Number(number) if number >= visible => Some(format!(
+            "there is no device {number}: CUDA_VISIBLE_DEVICES={} leaves the job {}, numbered from 0",
+            hidden_by.as_deref().unwrap_or_default(),
+            many(visible.into(), "device")
+        )),
+        Name::Every | Name::Number(_) => None,
+        // The instances of a divided GPU (MIG) are not in these files.
+        Name::Uuid(uuid) if uuid.starts_with("MIG-") => None,
+        Name::Uuid(uuid) => {
+            let uuids = uuids.as_ref()?;
+            let is_there = uuids.iter().any(|known| begins(&uuid, known));
+            (!is_there).then(|| format!("there is no device {uuid}, only {}", uuids.join(", ")))
         }
-    }
-
-    /// The GPUs of this machine, from the files of NVIDIA's kernel module; `None` if it has none.
-    pub fn of_machine() -> Option<Devices> {
-        let folders = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten();
-        let uuid = |folder: std::fs::DirEntry| {
-            let text = std::fs::read_to_string(folder.path().join("information")).ok()?;
-            let line = text.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?;
-            parse_uuid(line.trim()).map(|_| line.trim().to_owned())
-        };
-        let uuids: Vec<Option<String>> = folders.map(uuid).collect();
-        let count = u32::try_from(uuids.len()).ok().filter(|&count| count > 0)?;
-        let uuids = uuids.into_iter().collect();
-        Some(Devices { count, uuids })
-    }
-
-    /// What is wrong with limits that name a device that the job does not see.
-    pub fn problem(&self, limits: &Limits) -> Option<String> {
-        let hidden_by = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = hidden_by
-            .as_ref()
-            .map_or(self.count, |text| visible(text, self.count, self.uuids.as_deref()));
-        limits.names().into_iter().find_map(|name| match name {
-            Name::Number(number) if number >= self.count => Some(match self.count {
-                1 => format!("there is no device {number}, only device 0"),
-                count => format!("there is no device {number}, only devices 0 to {}", count - 1),
-            }),
-            Name::Number(number) if number >= visible => Some(format!(
-                "there is no device {number}: CUDA_VISIBLE_DEVICES={} leaves the job {}, numbered from 0",
-                hidden_by.as_deref().unwrap_or_default(),
-                many(visible.into(), "device")
-            )),
-            Name::Every | Name::Number(_) => None,
-            // The instances of a divided GPU (MIG) are not in these files.
-            Name::Uuid(uuid) if uuid.starts_with("MIG-") => None,
-            Name::Uuid(uuid) => {
-                let uuids = self.uuids.as_ref()?;
-                let is_there = uuids.iter().any(|known| begins(&uuid, known));
-                (!is_there).then(|| format!("there is no device {uuid}, only {}", uuids.join(", ")))
-            }
-        })
-    }
+    })
 }
 
 /// How many devices the value of CUDA_VISIBLE_DEVICES leaves. CUDA does not see what follows an entry that names no

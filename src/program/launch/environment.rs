@@ -4,9 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::library::preload;
+use super::processes::{self, End};
 use crate::failure::Failure;
+
+/// How long a child may take to start.
+const TIME_TO_LOAD: Duration = Duration::from_secs(30);
 
 /// Environment variables that are set for the job, with their values.
 pub type Variables = Vec<(&'static str, OsString)>;
@@ -92,6 +97,21 @@ impl Environment {
             unsafe { std::env::set_var(name, value) };
         }
         Ok(())
+    }
+
+    /// Refuses parts that the loader does not take: the job, and each program that it starts, would end or run without them.
+    /// A child is started with them. The loader says on standard error which one it leaves out, and why.
+    pub fn check_loads(&self, parts: &[PathBuf]) -> Result<(), Failure> {
+        preload(parts)?;
+        let mut child = Command::new("/proc/self/exe");
+        self.apply(child.arg("--version"), parts);
+        let answer = processes::ask(&mut child, TIME_TO_LOAD).map_err(Failure::failed)?;
+        let left_out = answer.error_text.lines().find(|line| line.contains("ld.so: object"));
+        match (left_out, answer.end) {
+            (None, End::By(status)) if status.success() => Ok(()),
+            (Some(line), _) => Err(Failure::refused(line)),
+            (None, _) => Err(Failure::refused(answer.failure("the loader", "starting", TIME_TO_LOAD))),
+        }
     }
 
     /// Gives a command this environment, with `preloads` as `LD_PRELOAD`.

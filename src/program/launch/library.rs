@@ -1,13 +1,12 @@
 //! Finds the library, and makes the value of `LD_PRELOAD` for a job.
 
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use config::table;
 
-use super::binary::{self, Binary, OUR_MACHINE, machine_name, parse_version};
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
@@ -66,35 +65,6 @@ pub fn find_host_guard(library: &Path) -> Result<PathBuf, Failure> {
             table::HOST_GUARD.name
         )))
     }
-}
-
-/// Refuses a library that the loader of this machine would not take: then no program starts that preloads it.
-pub fn check_loads(library: &Path) -> Result<Binary, Failure> {
-    let refused = |why: String| Err(Failure::refused(format!("{}: {why}", shown(library))));
-    let elf = match binary::read(library) {
-        Ok(Some(elf)) => elf,
-        Ok(None) => return refused("it is no library (not 64-bit ELF, or damaged)".into()),
-        Err(error) => return refused(format!("it cannot be read: {error}")),
-    };
-    if elf.machine != OUR_MACHINE {
-        let (theirs, ours) = (machine_name(elf.machine), machine_name(OUR_MACHINE));
-        return refused(format!("it is for {theirs}, this machine is {ours}"));
-    }
-    match (elf.glibc, our_glibc()) {
-        (Some(needed), Some(here)) if needed > here => refused(format!(
-            "it needs glibc {}.{}, and this machine has {}.{}; take the packaged library, which needs less \
-             (scripts/package)",
-            needed.0, needed.1, here.0, here.1
-        )),
-        _ => Ok(elf),
-    }
-}
-
-/// The version of the glibc that this program runs with.
-fn our_glibc() -> Option<(u32, u32)> {
-    // SAFETY: glibc returns a C string that lives as long as the process.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    parse_version(version.to_str().ok()?)
 }
 
 /// The folder of this program. The search for the library and the simulated GPU starts there.

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
-use super::devices::Devices;
+use super::devices;
 use super::environment::{Environment, Variables};
 use super::folder;
 use super::library::{find_host_guard, find_library};
@@ -255,11 +255,8 @@ impl JobOptions {
         if quota.from != LIMIT {
             return Ok(());
         }
-        let devices = match self.sim {
-            Some(simulated) => Some(Devices::simulated(simulated.uuids())),
-            None => Devices::of_machine(),
-        };
-        let Some(problem) = devices.and_then(|devices| devices.problem(&quota.limits)) else {
+        let devices = self.sim.map_or_else(devices::of_machine, Simulated::uuids);
+        let Some(problem) = devices::problem(&devices, &quota.limits) else {
             return Ok(());
         };
         let given = match &self.limit {

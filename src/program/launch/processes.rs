@@ -1,24 +1,31 @@
 //! Starts and ends child processes. Each child leads a process group and has a time limit. A child is ended together
 //! with its group, also when a signal ends this program.
 
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, set_parent_process_death_signal,
     test_kill_process_group, waitpgid,
 };
+
+use serde::de::DeserializeOwned;
 
 use crate::say::say;
 
 /// How long killed processes are waited for. One that is in a call of the kernel's, or of another user, may stay.
 const TIME_TO_DIE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The most bytes that are read of what a child wrote.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// The signal that asked this program to end; 0 if no signal came.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
@@ -153,6 +160,62 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// What a child wrote, and how it ended.
+pub struct Answer {
+    pub end: End,
+    /// The child's standard output and standard error.
+    pub text: String,
+    pub error_text: String,
+}
+
+impl Answer {
+    /// The lines of this kind that the child wrote. A driver or a layer may have written others between them.
+    pub fn states<T: DeserializeOwned>(&self) -> impl DoubleEndedIterator<Item = T> {
+        self.text.lines().filter_map(|line| serde_json::from_str(line).ok())
+    }
+
+    /// Why `who` did not come to its end while it was at `doing`.
+    pub fn failure(&self, who: &str, doing: &str, limit: Duration) -> String {
+        let doing = if doing.is_empty() { "starting" } else { doing };
+        let last = self.error_text.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.map_or_else(String::new, |line| format!(": {}", line.trim()));
+        match self.end {
+            End::By(status) => match status.signal() {
+                Some(signal) => format!("{who} crashed with signal {signal} in {doing}"),
+                None => format!("{who} ended the process in {doing} ({status}){last}"),
+            },
+            End::Interrupted => "interrupted".into(),
+            End::TooLong => format!("{who} did not come back from {doing} within {limit:?}"),
+        }
+    }
+}
+
+/// Starts a child, and waits until it ends, at most for `limit`.
+pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
+    // Files in memory. A process that stays behind may still write to them, which a pipe without a reader would not allow.
+    let file = || memfd_create("answer", MemfdFlags::CLOEXEC).map(File::from);
+    let (text, error_text) = (file()?, file()?);
+    command
+        .stdin(Stdio::null())
+        .stdout(text.try_clone()?)
+        .stderr(error_text.try_clone()?);
+    let mut group = Group::start(command)?;
+    let end = group.wait(limit, || {})?;
+    group.end();
+    let [text, error_text] = [text, error_text].map(|mut file| {
+        let mut bytes = Vec::new();
+        let read = file
+            .rewind()
+            .and_then(|()| file.take(MOST_BYTES).read_to_end(&mut bytes));
+        read.map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    });
+    Ok(Answer {
+        end,
+        text: text?,
+        error_text: error_text?,
+    })
 }
 
 /// Starts a thread that sends the lines of a pipe as they arrive.

@@ -84,9 +84,9 @@ impl Simulated {
     }
 
     /// The UUIDs that the simulated GPU gives to devices (`sim_uuid` in src/simgpu/driver/config.c).
-    pub fn uuids(self) -> Vec<String> {
+    pub fn uuids(self) -> Vec<Option<String>> {
         let uuid = |device: u32| uuid_text(std::array::from_fn(|i| (0x51 + 7 * i as u32 + 31 * device) as u8));
-        (0..self.devices).map(uuid).collect()
+        (0..self.devices).map(|device| Some(uuid(device))).collect()
     }
 }
 

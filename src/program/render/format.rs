@@ -34,12 +34,36 @@ pub fn columns() -> Option<usize> {
     columns.filter(|&columns| columns > 0)
 }
 
-/// `text`, printed bold by escape sequences if `bold` is true.
-pub fn strong(text: &str, bold: bool) -> String {
-    if bold {
-        format!("\x1b[1m{text}\x1b[0m")
-    } else {
-        text.to_owned()
+/// Breaks lines at `width`: what goes on stands below the last column.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let column = line.trim_start().rfind("  ").map_or(indent, |at| indent + at + 2);
+        let mut now = line[..column].to_owned();
+        for (place, word) in line[column..].split(' ').enumerate() {
+            if place > 0 && now.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::replace(&mut now, " ".repeat(column)));
+            } else if place > 0 {
+                now.push(' ');
+            }
+            now.push_str(word);
+        }
+        lines.push(now);
+    }
+    lines.join("\n")
+}
+
+/// `text`, printed bold by escape sequences where that is allowed.
+pub fn strong(text: &str) -> String {
+    in_style(text, "1")
+}
+
+/// The same in a style of its own, such as `1;31` for bold and red.
+pub fn in_style(text: &str, style: &str) -> String {
+    match styled() {
+        true => format!("\x1b[{style}m{text}\x1b[0m"),
+        false => text.to_owned(),
     }
 }
 

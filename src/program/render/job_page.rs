@@ -1,18 +1,15 @@
-//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, failures).
-
-use std::io::{self, Write};
+//! The page of one job in `inspect`: header, devices, and the first entries of each list (APIs, failures).
 
 use journal::reader::Header;
 
-use crate::analysis::device_ledger::{DeviceLedger, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Reclaims, Totals};
 use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
-use crate::render::reclaims;
-use crate::render::table::table;
+use crate::render::text_or_json::Page;
 use crate::render::verdict_lines::{damaged_parts, verdict};
 
 /// Environment variables that show which process of a job wrote the journal.
@@ -27,176 +24,142 @@ const RANKS: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
 ];
 
-pub struct JobPage {
-    /// Number of entries to show of each list.
-    pub top: usize,
-    /// Whether headings are printed bold.
-    pub bold: bool,
+/// Shows a job: `top` entries of each list.
+pub fn job(page: &mut Page, job: &Job, top: usize) {
+    for (line, number) in verdict(job).iter().zip(0..) {
+        match number {
+            0 => page.line(strong(&line.to_string())),
+            _ => page.line(line),
+        }
+    }
+    page.line("");
+    head(page, job);
+    let empty = DeviceLedger::default();
+    for (ordinal, entry, ledger) in job.devices() {
+        let about = entry.map_or_else(String::new, |entry| {
+            let limit = entry
+                .limit
+                .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
+            format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
+        });
+        page.heading(format!("Device {ordinal}{about}"));
+        device(page, job, ledger.unwrap_or(&empty));
+    }
+    let pinned = job.host_memory().filter(|host| !host.classes.is_empty());
+    let host = host_memory::lines(&job.ledger.host);
+    if pinned.is_some() || !host.is_empty() {
+        page.heading("Host memory");
+    }
+    if let Some(pinned) = pinned {
+        classes(page, pinned);
+    }
+    host.iter().for_each(|line| page.line(format!("  {line}")));
+    apis(page, &job.ledger, top);
+    failures(page, &job.ledger, top);
 }
 
-impl JobPage {
-    pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        for (line, number) in verdict(job).iter().zip(0..) {
-            writeln!(out, "{}", strong(&line.to_string(), self.bold && number == 0))?;
-        }
-        writeln!(out)?;
-        self.head(out, job)?;
-        let empty = DeviceLedger::default();
-        let devices = job.devices();
-        for (ordinal, entry, ledger) in devices {
-            let about = entry.map_or_else(String::new, |entry| {
-                let limit = entry
-                    .limit
-                    .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
-                format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
-            });
-            self.heading(out, &format!("Device {ordinal}{about}"))?;
-            device(out, job, ledger.unwrap_or(&empty))?;
-        }
-        let pinned = job.host_memory().filter(|host| !host.classes.is_empty());
-        let host = host_memory::lines(&job.ledger.host);
-        if pinned.is_some() || !host.is_empty() {
-            self.heading(out, "Host memory")?;
-        }
-        if let Some(pinned) = pinned {
-            classes(out, pinned)?;
-        }
-        for line in host {
-            writeln!(out, "  {line}")?;
-        }
-        self.apis(out, &job.ledger)?;
-        self.failures(out, &job.ledger)
+fn head(page: &mut Page, job: &Job) {
+    let (header, ledger) = (&job.header, &job.ledger);
+    let is_rank = |(name, _): &&(String, String)| RANKS.contains(&name.as_str());
+    let ranks = header.environment.iter().filter(is_rank);
+    let ranks: Vec<String> = ranks
+        .map(|(name, value)| format!("{}={}", printable(name, 40), printable(value, 40)))
+        .collect();
+    let mut line = |name: &str, text: &str| page.line(format!("{}{text}", strong(&format!("{name:<10}"))));
+    line("Job", &printable(&job.title(), 200));
+    if !header.job.is_empty() && header.knows_process() {
+        line("Command", &printable(&header.command_line.join(" "), 200));
     }
-
-    fn head(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        let header = &job.header;
-        let ranks: Vec<String> = header
-            .environment
-            .iter()
-            .filter(|(name, _)| RANKS.contains(&name.as_str()))
-            .map(|(name, value)| format!("{}={}", printable(name, 40), printable(value, 40)))
-            .collect();
-        let mut line = |name: &str, text: String| writeln!(out, "{}{text}", strong(&format!("{name:<10}"), self.bold));
-        line("Job", printable(&job.title(), 200))?;
-        if !header.job.is_empty() && header.knows_process() {
-            line("Command", printable(&header.command_line.join(" "), 200))?;
-        }
-        let process = match job.is_imported() {
-            true => "not known, because the journal was imported".to_owned(),
-            false if !header.knows_process() => NOT_KNOWN.to_owned(),
-            false => format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" ")),
-        };
-        line("Process", process.trim_end().to_owned())?;
-        if header.knows_process() {
-            line("Strategy", printable(&header.strategy, 32))?;
-        }
-        let (ended, started) = (format::ended_after(job), format::started(job));
-        line("Ended", format!("{ended} (started {started})"))?;
-        if let Some(software) = software(header) {
-            line("Software", software)?;
-        }
-        let ledger = &job.ledger;
-        let damaged = match job.damaged {
-            0 => String::new(),
-            damaged => format!("{} damaged, ", count(damaged)),
-        };
+    let process = match job.is_imported() {
+        true => "not known, because the journal was imported".to_owned(),
+        false if !header.knows_process() => NOT_KNOWN.to_owned(),
+        false => format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" ")),
+    };
+    line("Process", process.trim_end());
+    if header.knows_process() {
+        line("Strategy", &printable(&header.strategy, 32));
+    }
+    let (ended, started) = (format::ended_after(job), format::started(job));
+    line("Ended", &format!("{ended} (started {started})"));
+    if let Some(software) = software(header) {
+        line("Software", &software);
+    }
+    let (events, unfinished, path) = (many(ledger.events, "event"), count(job.unfinished), shown(&job.path));
+    let lost = match header.knows_lost() {
+        true => format!("{} lost", count(job.lost)),
+        false => format!("how many were lost is {NOT_KNOWN}"),
+    };
+    let damaged = match job.damaged {
+        0 => String::new(),
+        damaged => format!("{} damaged, ", count(damaged)),
+    };
+    let anomalies = match ledger.anomalies.total() {
+        1 => "1 anomaly".to_owned(),
+        anomalies => format!("{} anomalies", count(anomalies)),
+    };
+    line(
+        "Journal",
+        &format!("{events}, {lost}, {unfinished} unfinished, {damaged}{anomalies}; {path}"),
+    );
+    let parts = damaged_parts(job);
+    if !parts.is_empty() {
         line(
-            "Journal",
-            format!(
-                "{}, {}, {} unfinished, {}{}; {}",
-                many(ledger.events, "event"),
-                if header.knows_lost() {
-                    format!("{} lost", count(job.lost))
-                } else {
-                    format!("how many were lost is {NOT_KNOWN}")
-                },
-                count(job.unfinished),
-                damaged,
-                match ledger.anomalies.total() {
-                    1 => "1 anomaly".to_owned(),
-                    anomalies => format!("{} anomalies", count(anomalies)),
-                },
-                shown(&job.path)
-            ),
-        )?;
-        let parts = damaged_parts(job);
-        if !parts.is_empty() {
-            line(
-                "",
-                format!("figures below may be wrong, because parts of the file are damaged: {parts}"),
-            )?;
-        }
-        if job.lost > 0 {
-            let first = job
-                .lost_from_ns()
-                .map_or_else(String::new, |first_ns| format!(", the first at {}", duration(first_ns)));
-            line(
-                "",
-                format!(
-                    "figures below are incomplete: events were lost{first} ({})",
-                    job.lost_because()
-                ),
-            )?;
-        }
-        Ok(())
+            "",
+            &format!("figures below may be wrong, because parts of the file are damaged: {parts}"),
+        );
     }
-
-    fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
-        let mut apis: Vec<_> = ledger.apis.iter().collect();
-        apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
-        let rows = apis.iter().map(|(api, totals)| {
-            vec![
-                api_name(**api),
-                count(totals.calls),
-                count(totals.failures),
-                size(totals.bytes),
-            ]
-        });
-        self.list(out, "By API", &["api", "calls", "failed", "bytes"], &[1, 2, 3], rows)
+    if job.lost > 0 {
+        let first = job.lost_from_ns().map(duration);
+        let (first, why) = (
+            first.map_or_else(String::new, |at| format!(", the first at {at}")),
+            job.lost_because(),
+        );
+        line(
+            "",
+            &format!("figures below are incomplete: events were lost{first} ({why})"),
+        );
     }
+}
 
-    fn failures(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
-        let mut failures: Vec<_> = ledger.failures.iter().collect();
-        failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
-        let rows = failures.iter().map(|((api, result), failure)| {
-            vec![
-                api_name(*api),
-                names::failed_with(*api, *result),
-                count(failure.count),
-                count(failure.by_limit),
-                count(failure.by_guard),
-                size(failure.last_size),
-                duration(failure.last_ns),
-            ]
-        });
-        let titles = ["api", "result", "count", "by limit", "by guard", "last size", "last at"];
-        self.list(out, "Failures", &titles, &[2, 3, 4, 5, 6], rows)
-    }
+fn apis(page: &mut Page, ledger: &Ledger, top: usize) {
+    let mut apis: Vec<_> = ledger.apis.iter().collect();
+    apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
+    let rows = apis.iter().map(|(api, totals)| {
+        let [calls, failures] = [totals.calls, totals.failures].map(count);
+        vec![api_name(**api), calls, failures, size(totals.bytes)]
+    });
+    list(page, "By API", "api|>calls|>failed|>bytes", rows, top);
+}
 
-    /// Writes a table of the first rows under a heading, which says how many there are in all. Without rows, writes nothing.
-    fn list(
-        &self,
-        out: &mut impl Write,
-        name: &str,
-        titles: &[&'static str],
-        right: &[usize],
-        rows: impl ExactSizeIterator<Item = Vec<String>>,
-    ) -> io::Result<()> {
-        let (shown, total) = (rows.len().min(self.top), rows.len());
-        if shown == 0 {
-            return Ok(());
-        }
+fn failures(page: &mut Page, ledger: &Ledger, top: usize) {
+    let mut failures: Vec<_> = ledger.failures.iter().collect();
+    failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
+    let rows = failures.iter().map(|((api, result), failure)| {
+        vec![
+            api_name(*api),
+            names::failed_with(*api, *result),
+            count(failure.count),
+            count(failure.by_limit),
+            count(failure.by_guard),
+            size(failure.last_size),
+            duration(failure.last_ns),
+        ]
+    });
+    let titles = "api|result|>count|>by limit|>by guard|>last size|>last at";
+    list(page, "Failures", titles, rows, top);
+}
+
+/// A table of the first rows under a heading, which says how many there are in all. Nothing without rows.
+fn list(page: &mut Page, name: &str, titles: &str, rows: impl ExactSizeIterator<Item = Vec<String>>, top: usize) {
+    let (shown, total) = (rows.len().min(top), rows.len());
+    if shown > 0 {
         let more = if shown < total {
             format!(" (top {shown} of {total})")
         } else {
             String::new()
         };
-        self.heading(out, &format!("{name}{more}"))?;
-        table(out, titles, right, rows.take(shown).collect())
-    }
-
-    fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
-        writeln!(out, "\n{}", strong(text, self.bold))
+        page.heading(format!("{name}{more}"));
+        page.table(titles, rows.take(shown).collect());
     }
 }
 
@@ -223,67 +186,72 @@ fn software(header: &Header) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
-    classes(out, ledger)?;
-    let free = ledger.free();
+fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
+    classes(page, ledger);
     let of = match job.caches() {
         Some(framework) => {
             format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")
         }
         None => String::new(),
     };
-    writeln!(out, "  utilisation {}{of}", percent(ledger.all.utilisation()))?;
+    page.line(format!("  utilisation {}{of}", percent(ledger.all.utilisation())));
     if ledger.segments_obtained > 0 {
         let given_back = match ledger.segments_returned {
             0 => "nothing given back".to_owned(),
             1 => "given back in 1 part".to_owned(),
             parts => format!("given back in {} parts", count(parts)),
         };
-        writeln!(
-            out,
-            "  segments {} now, obtained {}, {}; free inside {}, largest block {}, fragmentation {}",
+        let free = ledger.free();
+        page.line(format!(
+            "  segments {} now, obtained {}, {given_back}; free inside {}, largest block {}, fragmentation {}",
             ledger.space.segments(),
             times(ledger.segments_obtained),
-            given_back,
             size(free.bytes),
             size(free.largest),
             percent(Some(free.fragmentation()))
-        )?;
+        ));
     }
-    if let Some(tensors) = &job.tensors
-        && ledger.framework.segments() > 0
-    {
-        writeln!(
-            out,
-            "  PyTorch's cache: {} free in {}, largest block {}, by its own {} until {}",
-            size(ledger.framework.free()),
-            many(ledger.framework.segments() as u64, "segment"),
-            size(ledger.framework.largest()),
-            if tensors.snapshots {
-                "snapshots, between which more may have been live,"
-            } else {
-                "record"
-            },
-            duration(tensors.until_ns())
-        )?;
+    let cache = &ledger.framework;
+    if let Some(tensors) = job.tensors.as_ref().filter(|_| cache.segments() > 0) {
+        let [free, largest] = [cache.free(), cache.largest()].map(size);
+        let (segments, until) = (many(cache.segments() as u64, "segment"), duration(tensors.until_ns()));
+        let by = match tensors.snapshots {
+            true => "snapshots, between which more may have been live,",
+            false => "record",
+        };
+        page.line(format!(
+            "  PyTorch's cache: {free} free in {segments}, largest block {largest}, by its own {by} until {until}"
+        ));
     }
-    if let Some(text) = reclaims::text(&ledger.reclaims) {
-        writeln!(out, "  {text}")?;
+    let Reclaims {
+        asked,
+        from_others,
+        given,
+        for_others,
+    } = ledger.reclaims;
+    if asked > 0 {
+        page.line(format!(
+            "  asked others for memory {}, who gave back {}",
+            times(asked),
+            size(from_others)
+        ));
+    }
+    if given > 0 {
+        page.line(format!(
+            "  gave memory back for others {}, {}",
+            times(given),
+            size(for_others)
+        ));
     }
     if ledger.stitches > 0 {
-        writeln!(
-            out,
-            "  stitches {} made, now {} of addresses",
-            count(ledger.stitches),
-            size(ledger.stitched)
-        )?;
+        let (made, addresses) = (count(ledger.stitches), size(ledger.stitched));
+        page.line(format!("  stitches {made} made, now {addresses} of addresses"));
     }
-    Ok(())
 }
 
-/// Writes a table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
+/// A table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
 /// class.
-fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+fn classes(page: &mut Page, ledger: &DeviceLedger) {
     let row = |name: String, totals: &Totals| {
         let mut row = vec![name];
         for level in [totals.requested, totals.allocated, totals.reserved] {
@@ -299,20 +267,12 @@ fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
             .iter()
             .map(|(&class, totals)| row(class_name(class), totals)),
     );
-    if ledger.classes.len() == 1 && ledger.all.count == ledger.classes.values().map(|totals| totals.count).sum::<u64>()
-    {
+    let of_classes = ledger.classes.values().map(|totals| totals.count).sum::<u64>();
+    if ledger.classes.len() == 1 && ledger.all.count == of_classes {
         rows.remove(0); // the only class says it all
     }
-    let titles = [
-        "class",
-        "requested",
-        "peak",
-        "allocated",
-        "peak",
-        "reserved",
-        "peak",
-        "count",
-        "live",
-    ];
-    table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
+    page.table(
+        "class|>requested|>peak|>allocated|>peak|>reserved|>peak|>count|>live",
+        rows,
+    );
 }

@@ -1,12 +1,9 @@
 //! The progress bars for what takes a while.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-
-use super::format::shown;
 
 /// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
@@ -31,17 +28,8 @@ pub fn reading(total: u64, name: &str) -> ProgressBar {
 /// Smaller files are read before a progress display would be seen.
 const LONG_FILE_BYTES: u64 = 8 << 20;
 
-/// Shows that a long file is being read, until the returned bar is dropped. `None` if that is quick.
-pub fn reading_long(path: &Path) -> Option<ProgressBar> {
-    spinner([path], &shown(path))
-}
-
-/// The same of journals, all together.
-pub fn reading_journals(paths: &BTreeSet<PathBuf>) -> Option<ProgressBar> {
-    spinner(paths, "journals")
-}
-
-fn spinner(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Option<ProgressBar> {
+/// Shows that these files are being read, until the returned bar is dropped. `None` if that is quick.
+pub fn reading_files(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Option<ProgressBar> {
     let lengths = paths.into_iter().filter_map(|path| std::fs::metadata(path).ok());
     (lengths.map(|found| found.len()).sum::<u64>() >= LONG_FILE_BYTES).then(|| {
         // Hidden unless standard error is a terminal.
@@ -51,11 +39,6 @@ fn spinner(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Opt
         spinner.enable_steady_tick(Duration::from_millis(100));
         spinner
     })
-}
-
-/// For questions to the driver. Its length is set when it is known.
-pub fn asking() -> ProgressBar {
-    bar(0, "asked {pos} of {len} {wide_bar} {elapsed} {msg}")
 }
 
 /// For work of a known duration. Its position is in milliseconds.

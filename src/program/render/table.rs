@@ -1,48 +1,49 @@
 //! Text tables without lines, which are made as narrow as the screen.
 
-use std::io::{self, Write};
-
 use ratatui::text::Line;
 
 use crate::render::format;
 
 /// The space between two columns.
 const SPACE: usize = 2;
-/// The last of the columns that leave before a text is cut.
-const BEFORE_CUTS: usize = 3;
 /// In tables that leave nothing out, shorter texts are whole.
 const NEVER_CUT: usize = 24;
 
-pub struct Column {
-    pub title: &'static str,
+pub struct Column<'t> {
+    pub title: &'t str,
     pub is_number: bool,
-    /// The place in the order in which columns are left out; a column with 0 stays.
-    leaves: usize,
     /// The characters to which its texts may be cut; a number that is cut would be read as another one.
     least: usize,
 }
 
-impl Column {
-    pub const fn text(title: &'static str, leaves: usize) -> Column {
+impl<'t> Column<'t> {
+    /// Of a table that leaves nothing out.
+    fn titled(title: &'t str) -> Column<'t> {
+        match title.strip_prefix('>') {
+            Some(title) => Column::number(title),
+            None => Column::cut(title, NEVER_CUT),
+        }
+    }
+
+    pub const fn text(title: &'t str) -> Column<'t> {
         Column {
             title,
             is_number: false,
-            leaves,
             least: usize::MAX,
         }
     }
 
-    pub const fn number(title: &'static str, leaves: usize) -> Column {
+    pub const fn number(title: &'t str) -> Column<'t> {
         Column {
             is_number: true,
-            ..Column::text(title, leaves)
+            ..Column::text(title)
         }
     }
 
-    pub const fn cut(title: &'static str, leaves: usize, least: usize) -> Column {
+    pub const fn cut(title: &'t str, least: usize) -> Column<'t> {
         Column {
             least,
-            ..Column::text(title, leaves)
+            ..Column::text(title)
         }
     }
 }
@@ -87,16 +88,21 @@ impl Cell {
 }
 
 /// A table as lines of text.
-pub struct Laid {
+pub struct Laid<'t> {
     pub header: String,
     pub rows: Vec<String>,
     /// The titles of the columns that did not fit.
-    pub left_out: Vec<&'static str>,
+    pub left_out: Vec<&'t str>,
 }
 
-/// Lays a table out in `room` characters. While it does not fit, expendable columns are left out, those that say nothing
-/// first, and then those at the right. The column that it is `sorted` by stays, and its title has the given mark.
-pub fn lay_out(columns: &[Column], rows: &[Vec<String>], room: usize, sorted: Option<(usize, char)>) -> Laid {
+/// Lays a table out in `room` characters. If texts that are cut do not make it fit, the columns at the right are left out. The
+/// first column stays, and so does the one that it is `sorted` by, whose title has the given mark.
+pub fn lay_out<'t>(
+    columns: &[Column<'t>],
+    rows: &[Vec<String>],
+    room: usize,
+    sorted: Option<(usize, char)>,
+) -> Laid<'t> {
     let titles = columns.iter().enumerate().map(|(place, column)| match sorted {
         Some((by, mark)) if by == place => format!("{mark}{}", column.title),
         _ => column.title.to_owned(),
@@ -115,23 +121,10 @@ pub fn lay_out(columns: &[Column], rows: &[Vec<String>], room: usize, sorted: Op
         all.saturating_sub(SPACE)
     };
     let mut places: Vec<usize> = (0..columns.len()).collect();
-    let mut expendable = places.clone();
-    expendable.retain(|&place| columns[place].leaves > 0 && sorted.is_none_or(|(by, _)| by != place));
-    let says = |place: usize| rows.iter().any(|row| !matches!(row[place].as_str(), "-" | ""));
-    expendable.sort_by_key(|&place| (says(place), columns[place].leaves));
-    for column in expendable {
-        // The first go before a text is cut.
-        let needed = if columns[column].leaves <= BEFORE_CUTS {
-            &full
-        } else {
-            &widths
-        };
-        if total(needed, &places) > room {
-            places.retain(|&place| place != column);
+    for place in (1..columns.len()).rev() {
+        if total(&widths, &places) > room && sorted.is_none_or(|(by, _)| by != place) {
+            places.retain(|&kept| kept != place);
         }
-    }
-    while places.len() > 1 && total(&widths, &places) > room {
-        places.pop();
     }
     while total(&widths, &places) < room {
         let cut = places.iter().filter(|&&place| widths[place] < full[place]);
@@ -162,19 +155,12 @@ pub fn lay_out(columns: &[Column], rows: &[Vec<String>], room: usize, sorted: Op
     }
 }
 
-/// Writes a table that is no wider than standard output, if its width is known. The columns in `right` (usually numbers)
-/// are aligned to the right, and never cut. Columns without room stand below, beside the first column once more.
-pub fn table(
-    out: &mut impl Write,
-    titles: &[&'static str],
-    right: &[usize],
-    mut rows: Vec<Vec<String>>,
-) -> io::Result<()> {
-    let column = |(place, &title)| match right.contains(&place) {
-        true => Column::number(title, 0),
-        false => Column::cut(title, 0, NEVER_CUT),
-    };
-    let mut columns: Vec<Column> = titles.iter().enumerate().map(column).collect();
+/// A table as text that is no wider than standard output, if its width is known. Between two of the `titles` stands `|`. A
+/// column whose title has `>` before it is aligned to the right, as numbers are, and never cut. Columns without room stand
+/// below, beside the first column once more.
+pub fn table(titles: &str, mut rows: Vec<Vec<String>>) -> String {
+    let mut text = String::new();
+    let mut columns: Vec<Column> = titles.split('|').map(Column::titled).collect();
     let mut room = format::columns().unwrap_or(usize::MAX).saturating_sub(SPACE);
     loop {
         let laid = lay_out(&columns, &rows, room, None);
@@ -185,12 +171,12 @@ pub fn table(
             continue;
         }
         for line in [&laid.header].into_iter().chain(&laid.rows) {
-            writeln!(out, "  {line}")?;
+            text += &format!("  {line}\n");
         }
         if laid.left_out.is_empty() {
-            return Ok(());
+            return text;
         }
-        writeln!(out)?;
+        text.push('\n');
         columns.drain(1..shown);
         rows.iter_mut().for_each(|row| drop(row.drain(1..shown)));
     }
@@ -221,39 +207,32 @@ mod tests {
 
     #[test]
     fn columns_go_until_the_rest_fits() {
-        let row = |texts: [&str; 3]| vec![texts.map(str::to_owned).to_vec()];
-        let fitting = |leaves: [usize; 3], texts, room| {
-            let [one, two, three] = leaves;
-            let columns = [
-                Column::number("one", one),
-                Column::text("text", two),
-                Column::number("two", three),
-            ];
-            let laid = lay_out(&columns, &row(texts), room, None);
+        let columns = [Column::number("one"), Column::text("text"), Column::number("two")];
+        let row = vec![["1", "a long text", "2"].map(str::to_owned).to_vec()];
+        let left_out = |room, sorted| {
+            let laid = lay_out(&columns, &row, room, sorted);
             assert!(laid.header.len() <= room.max(3) && laid.rows[0].len() <= room.max(3));
             laid.left_out
         };
-        let long = ["1", "a long text", "2"];
-        assert!(fitting([2, 1, 0], long, 21).is_empty());
-        assert_eq!(fitting([2, 1, 0], long, 20), ["text"]);
-        assert_eq!(fitting([2, 1, 0], long, 7), ["one", "text"]);
-        assert_eq!(fitting([2, 1, 0], long, 1), ["one", "text"]);
-        assert_eq!(fitting([0, 1, 0], long, 7), ["text", "two"], "no column is cut");
+        assert!(left_out(21, None).is_empty());
+        assert_eq!(left_out(20, None), ["two"]);
         assert_eq!(
-            fitting([2, 1, 0], ["-", "a long text", "2"], 20),
-            ["one"],
-            "it says nothing"
+            left_out(20, Some((2, '*'))),
+            ["text"],
+            "the column that it is sorted by stays"
         );
+        assert_eq!(left_out(7, None), ["text", "two"], "no column is cut");
+        assert_eq!(left_out(1, None), ["text", "two"]);
     }
 
     #[test]
     fn a_command_is_cut_before_a_column_goes() {
-        let columns = [Column::number("pid", BEFORE_CUTS + 1), Column::cut("command", 0, 8)];
+        let columns = [Column::number("pid"), Column::cut("command", 8)];
         let rows = vec![vec!["17".to_owned(), "python train.py".to_owned()]];
         let laid = |room| lay_out(&columns, &rows, room, None).rows.remove(0);
         assert_eq!(laid(20), " 17  python train.py");
         assert_eq!(laid(14), " 17  pyth...py");
-        assert_eq!(laid(9), "pyth...py");
+        assert_eq!(laid(9), " 17");
         assert_eq!(cut("llama-worker-3", 8), "lla..r-3");
     }
 }

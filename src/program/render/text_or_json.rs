@@ -1,74 +1,41 @@
 //! A page that is shown as text, or as JSON: headings, lines and tables on the one side, figures on the other.
 
-use std::io::{self, Write};
+use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
 use super::format::strong;
 use super::table::table;
 
-enum Part {
-    Heading(String),
-    Line(String),
-    Table {
-        titles: Vec<&'static str>,
-        right: Vec<usize>,
-        rows: Vec<Vec<String>>,
-    },
-}
-
 #[derive(Default)]
 pub struct Page {
-    parts: Vec<Part>,
+    pub text: String,
     json: Map<String, Value>,
 }
 
 impl Page {
-    pub fn heading(&mut self, text: impl Into<String>) {
-        self.parts.push(Part::Heading(text.into()));
+    /// A heading, below an empty line unless it is the first.
+    pub fn heading(&mut self, text: impl Display) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.line(strong(&text.to_string()));
     }
 
-    pub fn line(&mut self, text: impl Into<String>) {
-        self.parts.push(Part::Line(text.into()));
+    pub fn line(&mut self, text: impl Display) {
+        self.text += &format!("{text}\n");
     }
 
-    /// A table; the columns in `right` are aligned to the right.
-    pub fn table(&mut self, titles: &[&'static str], right: &[usize], rows: Vec<Vec<String>>) {
-        self.parts.push(Part::Table {
-            titles: titles.to_vec(),
-            right: right.to_vec(),
-            rows,
-        });
+    /// A table, with titles as `render::table` takes them.
+    pub fn table(&mut self, titles: &str, rows: Vec<Vec<String>>) {
+        self.text += &table(titles, rows);
     }
 
     pub fn json(&mut self, name: &str, value: impl Into<Value>) {
         self.json.insert(name.to_owned(), value.into());
     }
 
-    /// Whether the page has no text.
-    pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
     pub fn into_json(self) -> Value {
         Value::Object(self.json)
-    }
-
-    pub fn write(self, out: &mut impl Write, bold: bool) -> io::Result<()> {
-        let mut is_first = true;
-        for part in self.parts {
-            match part {
-                Part::Heading(text) => {
-                    if !is_first {
-                        writeln!(out)?;
-                    }
-                    writeln!(out, "{}", strong(&text, bold))?;
-                }
-                Part::Line(text) => writeln!(out, "{text}")?,
-                Part::Table { titles, right, rows } => table(out, &titles, &right, rows)?,
-            }
-            is_first = false;
-        }
-        Ok(())
     }
 }

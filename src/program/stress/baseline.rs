@@ -1,7 +1,7 @@
 //! The baseline: the outcome of a run as JSON, and what differs from one in a later run (`--against`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use journal::reader::plain;
@@ -14,8 +14,6 @@ use crate::render::format::size;
 pub const VERSION: u64 = 1;
 /// A longer file is no baseline.
 const LONGEST_BYTES: u64 = 64 << 20;
-/// Prices of fewer calls than this are not compared.
-const FEWEST_CALLS: u64 = 20;
 /// Free memory at idle that moved by less is not told.
 const IDLE_BYTES: u64 = 64 << 20;
 
@@ -48,16 +46,6 @@ pub struct Device {
     pub turns: Vec<Outcome>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Unusable {
-    #[error("{0}")]
-    Unreadable(#[from] io::Error),
-    #[error("no baseline of vramshim stress: {0}")]
-    NoBaseline(#[from] serde_json::Error),
-    #[error("a baseline of version {0}; this program reads version {VERSION}, so make it anew")]
-    OtherVersion(u64),
-}
-
 /// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
@@ -67,28 +55,15 @@ pub struct Difference {
     pub now: String,
 }
 
-/// What a call cost then and now.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PriceChange {
-    /// Such as `device 0: passthrough: cuMemAlloc to 64 KiB`.
-    pub what: String,
-    pub before_p50_ns: u64,
-    pub now_p50_ns: u64,
-    /// Now over before.
-    pub ratio: f64,
-}
-
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub differences: Vec<Difference>,
-    /// The slowest come first.
-    pub prices: Vec<PriceChange>,
 }
 
 impl Comparison {
     /// Devices are compared by CUDA's number.
     pub fn new(before: &Baseline, run: &Baseline) -> Comparison {
-        let (then, now, prices_then) = (before.facts(before), run.facts(before), before.prices());
+        let (then, now) = (before.facts(before), run.facts(before));
         let told = |facts: &BTreeMap<String, String>, what| facts.get(what).cloned().unwrap_or("not there".to_owned());
         let whats: BTreeSet<&String> = then.keys().chain(now.keys()).collect();
         let differences = whats.into_iter().map(|what| Difference {
@@ -96,33 +71,24 @@ impl Comparison {
             before: told(&then, what),
             now: told(&now, what),
         });
-        let prices = run.prices().into_iter().filter_map(|(what, now_p50_ns)| {
-            let before_p50_ns = *prices_then.get(&what)?;
-            Some(PriceChange {
-                what,
-                before_p50_ns,
-                now_p50_ns,
-                ratio: now_p50_ns as f64 / before_p50_ns.max(1) as f64,
-            })
-        });
-        let mut prices: Vec<PriceChange> = prices.collect();
-        prices.sort_by(|one, other| other.ratio.total_cmp(&one.ratio));
         Comparison {
             differences: differences.filter(|one| one.before != one.now).collect(),
-            prices,
         }
     }
 }
 
 impl Baseline {
-    pub fn read(path: &Path) -> Result<Baseline, Unusable> {
-        let mut text = Vec::new();
-        let file = plain::open(path)?.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
-        file.take(LONGEST_BYTES).read_to_end(&mut text)?;
-        let run: Baseline = serde_json::from_slice(&text)?;
-        match run.vramshim_baseline {
-            VERSION => Ok(run),
-            other => Err(Unusable::OtherVersion(other)),
+    /// The error says why the file cannot be used.
+    pub fn read(path: &Path) -> Result<Baseline, String> {
+        let file = plain::open(path).and_then(|file| file.ok_or(io::ErrorKind::InvalidInput.into()));
+        let file = file.map_err(|error| error.to_string())?.take(LONGEST_BYTES);
+        let run: Result<Baseline, _> = serde_json::from_reader(BufReader::new(file));
+        match run.map_err(|error| format!("no baseline of vramshim stress: {error}"))? {
+            run if run.vramshim_baseline == VERSION => Ok(run),
+            other => Err(format!(
+                "a baseline of version {}; this program reads version {VERSION}, so make it anew",
+                other.vramshim_baseline
+            )),
         }
     }
 
@@ -151,18 +117,5 @@ impl Baseline {
             }
         }
         facts
-    }
-
-    /// The median prices in nanoseconds.
-    fn prices(&self) -> BTreeMap<String, u64> {
-        let mut prices = BTreeMap::new();
-        for device in &self.devices {
-            for turn in &device.turns {
-                let often = turn.prices.iter().filter(|(_, price)| price.count >= FEWEST_CALLS);
-                let named = |call: &str| format!("device {}: {}: {call}", device.ordinal, turn.strategy);
-                prices.extend(often.map(|(call, price)| (named(call), price.p50_ns)));
-            }
-        }
-        prices
     }
 }

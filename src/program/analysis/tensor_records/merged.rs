@@ -5,7 +5,7 @@ use std::io;
 
 use base::api::{Api, Class};
 use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLine};
-use journal::reader::{Journal, Records, TensorFile};
+use journal::reader::{Journal, Records, TensorFile, Wanted};
 
 use super::{DEFAULT_POOL, DEFAULT_STREAM, LAST_STREAM, PYTORCHS_STEP, Place, Tensors, Told, is_memory, of_torch};
 use crate::analysis::ranges::Ranges;
@@ -42,9 +42,8 @@ struct Entries<'a> {
 
 impl<'a> Entries<'a> {
     fn of(tensors: &'a Tensors) -> io::Result<Entries<'a>> {
-        let file = TensorFile::open(&tensors.path)?;
-        let mut file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        file.reads_stacks = false;
+        let file = TensorFile::open(&tensors.path, Wanted::AllButStacks)?;
+        let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(Entries {
             tensors,
             file,

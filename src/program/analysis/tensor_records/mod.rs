@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use base::api::Class;
 use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorEvent, TensorLine};
-use journal::reader::{Journal, TensorFile};
+use journal::reader::{Journal, TensorFile, Wanted};
 
 use crate::analysis::device_ledger::NameSpace;
 use crate::analysis::origins::FIRST_OF_TORCH;
@@ -133,11 +133,9 @@ impl Tensors {
     /// Reads the file beside a journal once. `None` if there is none.
     pub fn beside(journal: &Journal) -> io::Result<Option<Tensors>> {
         let path = TensorFile::beside(journal.path());
-        let Some(mut file) = TensorFile::open(&path)? else {
+        let Some(mut file) = TensorFile::open(&path, Wanted::AllButStacks)? else {
             return Ok(None);
         };
-        // `stacks` reads them, for a view that names tensors.
-        file.reads_stacks = false;
         let mut tensors = Tensors {
             path,
             wall_start_ns: journal.header().wall_start_ns,
@@ -368,7 +366,7 @@ pub fn stacks(journal: &Path) -> io::Result<Vec<Vec<Frame>>> {
     const MOST_STACKS: usize = 1 << 18;
     const MOST_FRAMES: usize = 4 << 20;
     let (mut stacks, mut in_all) = (Vec::new(), 0);
-    if let Some(mut file) = TensorFile::open(&TensorFile::beside(journal))? {
+    if let Some(mut file) = TensorFile::open(&TensorFile::beside(journal), Wanted::Stacks)? {
         while let Some(line) = file.next_line()? {
             if let TensorLine::Stack { frames, .. } = line {
                 in_all += frames.len();

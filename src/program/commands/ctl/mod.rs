@@ -7,7 +7,6 @@ mod connection;
 mod dump;
 mod in_root;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,11 +18,10 @@ use config::Change;
 use serde_json::Value;
 
 use self::connection::JournalOf;
+use super::print;
 use crate::analysis::watch::Watched;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::number::at_least;
-use crate::render::table::table;
 
 /// The longest text of a job that is shown, in characters.
 const LONGEST_TEXT: usize = 4096;
@@ -108,22 +106,24 @@ impl Ctl {
             Order::Trim { device } => {
                 let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
                 let devices = ask(pid, &line)?["devices"].take();
-                print(json, &devices, |out| {
-                    devices.as_array().into_iter().flatten().try_for_each(|one| {
+                print(json.then_some(&devices), |page| {
+                    for one in devices.as_array().into_iter().flatten() {
                         let bytes = size(one["given_back"].as_u64().unwrap_or(0));
-                        writeln!(out, "device {}: {bytes} given back", short(&one["device"].to_string()))
-                    })
+                        page.line(format!(
+                            "device {}: {bytes} given back",
+                            short(&one["device"].to_string())
+                        ));
+                    }
                 })
             }
             Order::Dump { file, force } => {
                 let dumped = dump::dump(pid, &file, force)?;
-                print(json, &dumped, |out| {
-                    let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
-                    write!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])?;
+                print(json.then_some(&dumped), |page| {
+                    let (file, bytes) = (shown(&file), size(dumped["bytes"].as_u64().unwrap_or(0)));
                     let lacks = dumped["pytorch"]
                         .as_str()
                         .map_or(String::new(), |why| format!("; {why}"));
-                    writeln!(out, "{lacks}")
+                    page.line(format!("{file}: {} records, {bytes}{lacks}", dumped["records"]));
                 })
             }
             Order::Set { name, value } => {
@@ -132,8 +132,8 @@ impl Ctl {
                     .map_err(|why| Failure::refused(format!("{} {:?}: {why}", short(&name), short(&value))))?;
                 let value = value.replace(char::is_whitespace, "");
                 let answer = ask(pid, &format!("set {name} {value}"))?;
-                print(json, &answer, |out| {
-                    writeln!(out, "process {pid}: {name} is {value} from now on")
+                print(json.then_some(answer), |page| {
+                    page.line(format!("process {pid}: {name} is {value} from now on"));
                 })
             }
         }
@@ -158,16 +158,6 @@ fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
     )))
 }
 
-fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = if json {
-        escaped::pretty(&mut out, answer)
-    } else {
-        text(&mut out)
-    };
-    written.map_err(Failure::unwritten)
-}
-
 fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure> {
     if let Some(object) = answer.as_object_mut() {
         object.remove("ok");
@@ -184,11 +174,10 @@ fn stats(mut answer: Value, names: &[String], json: bool) -> Result<(), Failure>
     let rows = wanted.iter().map(|(name, value)| row(name, value)).collect();
     answer["stats"] = Value::Object(wanted);
     let why = answer["not_known"].as_str().map(str::to_owned);
-    print(json, &answer, |mut out| {
-        table(&mut out, &["figure", "value", ""], &[1], rows)?;
-        match &why {
-            Some(why) => writeln!(out, "Live bytes: {}", printable(why, LONGEST_TEXT)),
-            None => Ok(()),
+    print(json.then_some(answer), |page| {
+        page.table("figure|>value|", rows);
+        if let Some(why) = why {
+            page.line(format!("Live bytes: {}", printable(&why, LONGEST_TEXT)));
         }
     })
 }

@@ -4,30 +4,27 @@
 //! The questions are the probes of `tests/assumptions`, a program of their own. Each probe runs in a process of its own
 //! with a time limit, so that a driver that hangs is an answer.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::Receiver;
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use base::text::shown;
 use base::verdict::{Outcome, Verdict};
 use config::Config;
-use indicatif::ProgressBar;
 use policy::Strategy;
 use policy::needs::FallBack;
 use serde::{Deserialize, Serialize};
 
-use super::ask::received;
 use super::driver;
 use super::forecast::subject;
-use crate::escaped;
+use crate::commands;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
-use crate::launch::processes::{End, Group, lines_of};
-use crate::render::format::{duration, printable, strong, styled};
-use crate::render::progress;
+use crate::launch::processes::{End, ask};
+use crate::render::format::{duration, printable, strong};
+use crate::render::text_or_json::Page;
 use crate::say::say;
 
 /// How long starting and ending a probe may take, beyond its limit.
@@ -40,12 +37,11 @@ const MOST_CHARACTERS: usize = 1000;
 struct Opening {
     device: String,
     outcome: String,
-    probes: u64,
 }
 
 /// One further line of the probes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Answer {
+#[derive(Serialize, Deserialize)]
+struct Probed {
     name: String,
     outcome: String,
     needed: bool,
@@ -64,9 +60,9 @@ struct Consequence {
 }
 
 #[derive(Serialize)]
-struct Page<'a> {
+struct Answers<'a> {
     device: &'a str,
-    assumptions: &'a [Answer],
+    assumptions: &'a [Probed],
     strategies: &'a [Consequence],
     /// The file that later jobs read; `null` if it could not be written.
     stored: Option<String>,
@@ -76,7 +72,9 @@ struct Page<'a> {
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
     if io::stderr().is_terminal() {
         let limit = duration(limit.as_nanos() as u64);
-        say!("asking the driver; each question may take {limit}. No job should use the device meanwhile.");
+        say!(
+            "asking the driver for about a minute; a question that hangs takes {limit}. No job should use the device meanwhile."
+        );
     }
     let probes = find_probes()?;
     let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
@@ -86,12 +84,14 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     let mut command = Command::new(&probes);
     environment.apply(&mut command, &driver::layers_of(environment));
     command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut group =
-        Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
-    let lines = group.child().stdout.take().map(lines_of);
-    let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
-    let (opening, answers) = gather(&mut group, &lines, limit)?;
+    // Every probe may take all of its time.
+    let most = (limit + MARGIN) * 200;
+    let answer = ask(&mut command, most).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
+    let opening = answer.states::<Opening>().next();
+    let (End::By(_), Some(opening)) = (answer.end, opening) else {
+        return Err(Failure::failed(answer.failure("the program of the probes", "", most)));
+    };
+    let answers: Vec<Probed> = answer.states().collect();
     if Outcome::parse(&opening.outcome) != Some(Outcome::Holds) {
         return Err(no_answer(&format!("the driver does not answer: {}", opening.device)));
     }
@@ -106,18 +106,13 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
         say!("the answers were not stored, so no job will know them: {problem}");
     }
     let consequences = consequences(&verdict);
-    let page = Page {
+    let told = Answers {
         device: &opening.device,
         assumptions: &answers,
         strategies: &consequences,
         stored: stored.ok().map(|path| path.to_string_lossy().into_owned()),
     };
-    let shown = if as_json {
-        escaped::pretty(&mut io::stdout().lock(), &page)
-    } else {
-        show(&page)
-    };
-    shown.map_err(Failure::unwritten)?;
+    commands::print(as_json.then_some(&told), |page| show(page, &told))?;
     if consequences.iter().any(|consequence| consequence.instead.is_some()) {
         Err(Failure::answer(super::DIFFERS))
     } else {
@@ -125,42 +120,8 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     }
 }
 
-/// Reads the lines of the probes until the last probe has ended.
-fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Result<(Opening, Vec<Answer>), Failure> {
-    let bar = progress::asking();
-    let mut opening: Option<Opening> = None;
-    let mut answers = Vec::new();
-    let mut take = |line: String, bar: &ProgressBar| match &opening {
-        None => {
-            opening = serde_json::from_str(&line).ok();
-            bar.set_length(opening.as_ref().map_or(0, |opening| opening.probes));
-        }
-        Some(_) => {
-            if let Ok(answer) = serde_json::from_str::<Answer>(&line) {
-                bar.set_message(answer.name.clone());
-                bar.inc(1);
-                answers.push(answer);
-            }
-        }
-    };
-    // Every probe may take all of its time.
-    let most = (limit + MARGIN) * 200;
-    let end = group.wait(most, || lines.try_iter().for_each(|line| take(line, &bar)));
-    let all_ended = group.end();
-    received(lines, all_ended).into_iter().for_each(|line| take(line, &bar));
-    match (end.map_err(Failure::failed)?, opening) {
-        (End::By(_), Some(opening)) => Ok((opening, answers)),
-        (End::By(status), None) => Err(Failure::failed(format!("the probes said nothing ({status})"))),
-        (End::TooLong, _) => Err(Failure::failed(format!(
-            "the probes did not end within {}",
-            duration(most.as_nanos() as u64)
-        ))),
-        (End::Interrupted, _) => Err(Failure::failed("interrupted")),
-    }
-}
-
-fn verdict_of(answers: &[Answer]) -> Verdict {
-    let outcome = |answer: &Answer| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
+fn verdict_of(answers: &[Probed]) -> Verdict {
+    let outcome = |answer: &Probed| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
     Verdict {
         asked_s: UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs()),
         outcomes: answers.iter().filter_map(outcome).collect(),
@@ -188,31 +149,25 @@ fn words(outcome: &str) -> &str {
     }
 }
 
-fn show(page: &Page) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let bold = styled();
-    writeln!(out, "{}\n", printable(page.device, MOST_CHARACTERS))?;
-    for answer in page.assumptions {
+fn show(page: &mut Page, told: &Answers) {
+    page.line(format!("{}\n", printable(told.device, MOST_CHARACTERS)));
+    for answer in told.assumptions {
         let mark = if answer.needed { " *" } else { "" };
-        writeln!(out, "{}: {}{mark}", strong(words(&answer.outcome), bold), answer.name)?;
-        writeln!(out, "    {}", printable(&answer.assumption, MOST_CHARACTERS))?;
+        page.line(format!("{}: {}{mark}", strong(words(&answer.outcome)), answer.name));
+        page.line(format!("    {}", printable(&answer.assumption, MOST_CHARACTERS)));
         for line in answer.figures.lines().filter(|line| !line.is_empty()) {
-            writeln!(out, "    seen: {}", printable(line, MOST_CHARACTERS))?;
+            page.line(format!("    seen: {}", printable(line, MOST_CHARACTERS)));
         }
-        writeln!(out, "    source: {}", printable(&answer.source, MOST_CHARACTERS))?;
+        page.line(format!("    source: {}", printable(&answer.source, MOST_CHARACTERS)));
     }
-    writeln!(out, "\n* a strategy needs it. What becomes of the strategies here:")?;
-    for Consequence { strategy, instead, why } in page.strategies {
-        match (instead, why) {
-            (Some(instead), Some(why)) => writeln!(out, "    {strategy} {instead}: {why}")?,
-            _ => writeln!(
-                out,
-                "    {strategy}: all that it needs holds, as far as it could be asked"
-            )?,
-        }
+    page.line("\n* a strategy needs it. What becomes of the strategies here:");
+    for Consequence { strategy, instead, why } in told.strategies {
+        page.line(match (instead, why) {
+            (Some(instead), Some(why)) => format!("    {strategy} {instead}: {why}"),
+            _ => format!("    {strategy}: all that it needs holds, as far as it could be asked"),
+        });
     }
-    if let Some(path) = &page.stored {
-        writeln!(out, "\nStored for later jobs: {}", shown(Path::new(path)))?;
+    if let Some(path) = &told.stored {
+        page.line(format!("\nStored for later jobs: {}", shown(Path::new(path))));
     }
-    out.flush()
 }

@@ -1,7 +1,9 @@
 //! Checks whether the driver is installed and works, which devices it has, and whether `auto_growth` can map memory on
 //! them.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use base::identity::may_use_a_device;
@@ -10,14 +12,13 @@ use base::process::job_name_of_process;
 use base::text::shown;
 
 use super::Setup;
-use super::ask::{Answer, ask};
-use super::probe::{Device, Driver};
+use super::probe::{COMMAND, Device, Driver};
 use super::report::{Findings, Severity};
 use crate::analysis::names;
 use crate::failure::Failure;
 use crate::launch::binary::{self, Binary};
 use crate::launch::environment::Environment;
-use crate::launch::processes::End;
+use crate::launch::processes::{self, Answer, End};
 use crate::render::format::{printable, size};
 
 /// How many other processes on a device are named.
@@ -36,7 +37,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             return;
         }
     };
-    let driver: Driver = answer.last_state();
+    let driver = last_state(&answer);
     match answer.end {
         End::By(_) if driver.done => describe(told, &driver),
         End::Interrupted => return,
@@ -44,7 +45,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             let how = failure(&answer, &driver, limit);
             let is_layered = layers.iter().any(|path| !environment.is_beside(path));
             let alone = is_layered.then(|| ask(environment, &[], limit));
-            let answers = |answer: Answer| answer.last_state::<Driver>().done && matches!(answer.end, End::By(_));
+            let answers = |answer: Answer| last_state(&answer).done && matches!(answer.end, End::By(_));
             if alone.is_some_and(|answer| answer.is_ok_and(answers)) {
                 told.problem(format!("{how}; without what LD_PRELOAD names it answers"))
                     .advise("A preloaded library causes this: leave it out, or update it.");
@@ -63,7 +64,7 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
 /// Asks the driver for what needs it: fails if it has no device that answers.
 pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, Failure> {
     let answer = ask(environment, &layers_of(environment), limit).map_err(Failure::failed)?;
-    let driver: Driver = answer.last_state();
+    let driver = last_state(&answer);
     let why = match (&driver.load_error, driver.init) {
         (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
         (None, Some(code)) if code != 0 => format!("cuInit answered {} ({code})", names::result_name(code)),
@@ -72,6 +73,19 @@ pub fn ask_driver(environment: &Environment, limit: Duration) -> Result<Driver, 
         _ => return Ok(driver),
     };
     Err(Failure::failed(format!("{why}; `vramshim doctor` says more")))
+}
+
+/// Starts this program again as a child, which asks the driver under these preloads.
+fn ask(environment: &Environment, preloads: &[PathBuf], limit: Duration) -> io::Result<Answer> {
+    // The running program, even if another file has its name by now.
+    let mut command = Command::new("/proc/self/exe");
+    environment.apply(command.arg(COMMAND), preloads);
+    processes::ask(&mut command, limit)
+}
+
+/// What the child knew when it began its last step.
+fn last_state(answer: &Answer) -> Driver {
+    answer.states().next_back().unwrap_or_default()
 }
 
 /// What the job preloads beside the library.

@@ -41,10 +41,17 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     let preloads = preloads(environment);
     for (place, paths) in &preloads {
         if let Some(front) = before_ours(environment, paths) {
-            hidden(told, environment, front, paths, place);
+            let front = front.display();
+            told.problem(format!(
+                "{front} stands before the library and takes the job's requests for memory"
+            ))
+            .advise(format!(
+                "That layer does not see what a strategy reserves, so the library passes every request through. Name \
+                     the library first in {place}."
+            ))
+            .of("order")
+            .at(*place);
         }
-    }
-    for (place, paths) in &preloads {
         told.look_at(*place);
         for path in paths {
             if environment.is_library(path) {
@@ -64,27 +71,6 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
             .advise("A profiler also takes device memory, which is not in the journal.")
             .at(tool);
     }
-}
-
-/// Tells of a layer before the library that takes the job's requests for memory. `paths` are all entries of `place`.
-fn hidden(told: &mut Findings, environment: &Environment, front: &Path, paths: &[PathBuf], place: &str) {
-    let (ours, others): (Vec<_>, Vec<_>) = paths.iter().partition(|path| environment.is_library(path));
-    let order = ours.into_iter().take(1).chain(others);
-    let order: Vec<String> = order.map(|path| path.display().to_string()).collect();
-    let order = match place {
-        SYSTEM_PRELOADS => format!("in {place}: {}", order.join(" ")),
-        _ => format!("{place}={}", order.join(":")),
-    };
-    let front = front.display();
-    told.problem(format!(
-        "{front} stands before the library and takes the job's requests for memory"
-    ))
-    .advise(format!(
-        "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
-             library first, {order}"
-    ))
-    .of("order")
-    .at(place);
 }
 
 /// Tells of a preloaded library, which stands behind ours if `is_behind`.

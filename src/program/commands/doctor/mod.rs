@@ -5,7 +5,6 @@
 //! will do here.
 
 mod accounts;
-mod ask;
 mod assumptions;
 mod driver;
 mod folder;
@@ -17,15 +16,13 @@ mod probe;
 mod report;
 mod settings;
 
-use std::io;
 use std::time::Duration;
 
 use clap::Args;
-use config::{Config, ConfigError, parse_duration};
+use config::{Config, ConfigError};
 use serde_json::json;
 
 use self::report::Findings;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
 use crate::launch::options::JobOptions;
@@ -64,16 +61,12 @@ pub struct Doctor {
     json: bool,
 
     /// How long the driver may take to answer, such as 30s or 2min [default: 30s; with --assumptions 10s a question]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = super::time)]
     timeout: Option<Duration>,
 
     /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
     #[arg(long)]
     assumptions: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    parse_duration(text).ok_or("a number with a unit (ms, s, m or min, h), such as 30s")
 }
 
 /// The job as it would run here, and what the checks found out about it.
@@ -150,14 +143,12 @@ impl Doctor {
             }
         }
         let worst = findings.worst();
-        let shown = if self.json {
-            let (driver, forecast) = (setup.driver, setup.forecast);
-            let page = json!({"findings": findings.list, "worst": worst, "driver": driver, "forecast": forecast});
-            escaped::pretty(&mut io::stdout().lock(), &page)
-        } else {
-            report::table(&findings)
+        let page = || {
+            json!({
+                "findings": findings.list, "worst": worst, "driver": setup.driver, "forecast": setup.forecast,
+            })
         };
-        shown.map_err(Failure::unwritten)?;
+        super::print(self.json.then(page), |page| findings.show(page))?;
         match worst.exit_code() {
             0 => Ok(()),
             code => Err(Failure::answer(code)),

@@ -4,7 +4,7 @@
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::Write;
 use std::path::Path;
 use std::ptr;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Listed};
 use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
+use crate::failure::Failure;
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
@@ -89,23 +90,10 @@ impl Device {
 }
 
 /// What the library looks for before it chooses a policy (`preload/next/abilities.rs`).
-const FOR_POLICIES: [&CStr; 5] = [
-    c"cuEventCreate",
-    c"cuEventRecord",
-    c"cuEventQuery",
-    c"cuThreadExchangeStreamCaptureMode",
-    c"cuStreamIsCapturing",
-];
-const FOR_MAPPING: [&CStr; 8] = [
-    c"cuMemGetAllocationGranularity",
-    c"cuMemAddressReserve",
-    c"cuMemAddressFree",
-    c"cuMemCreate",
-    c"cuMemMap",
-    c"cuMemSetAccess",
-    c"cuMemUnmap",
-    c"cuMemRelease",
-];
+const FOR_POLICIES: &str =
+    "cuEventCreate cuEventRecord cuEventQuery cuThreadExchangeStreamCaptureMode cuStreamIsCapturing";
+const FOR_MAPPING: &str = "cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemMap \
+                           cuMemSetAccess cuMemUnmap cuMemRelease";
 
 impl Driver {
     fn step(&mut self, doing: &str) {
@@ -122,7 +110,7 @@ impl Driver {
 }
 
 /// What the driver reports about itself and its devices.
-pub fn answer() {
+pub fn answer() -> Result<(), Failure> {
     let mut known = Driver::default();
     known.step("dlopen");
     match Library::open(c"libcuda.so.1") {
@@ -131,6 +119,7 @@ pub fn answer() {
     }
     known.done = true;
     known.tell();
+    Ok(())
 }
 
 fn ask_library(library: &Library, known: &mut Driver) {
@@ -138,12 +127,10 @@ fn ask_library(library: &Library, known: &mut Driver) {
     known.step("dlsym");
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     known.creates = file_of(library.address(c"cuMemCreate"));
-    let missing = |names: &[&CStr]| -> Vec<String> {
-        let names = names.iter().filter(|name| library.address(name).is_null());
-        names.map(|name| name.to_string_lossy().into_owned()).collect()
-    };
-    known.missing_for_policies = missing(&FOR_POLICIES);
-    known.missing_for_mapping = missing(&FOR_MAPPING);
+    let is_missing = |name: &&str| CString::new(*name).is_ok_and(|name| library.address(&name).is_null());
+    let missing = |names: &str| names.split(' ').filter(is_missing).map(str::to_owned).collect();
+    known.missing_for_policies = missing(FOR_POLICIES);
+    known.missing_for_mapping = missing(FOR_MAPPING);
     known.step("cuDriverGetVersion");
     let mut version = 0;
     let told = checked!(library, cuDriverGetVersion(&mut version => *mut c_int));

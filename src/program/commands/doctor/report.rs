@@ -1,11 +1,9 @@
-//! The findings of all checks, and their report as a table or as JSON.
+//! The findings of all checks, and their report as text. As JSON they are printed as they are.
 
-use std::io::{self, Write};
-
-use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::render::format::{many, printable, styled};
+use crate::render::format::{columns, in_style, many, printable, wrapped};
+use crate::render::text_or_json::Page;
 
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
 const MOST_CHARACTERS: usize = 1000;
@@ -24,12 +22,13 @@ pub enum Severity {
 }
 
 impl Severity {
-    fn name_and_color(self) -> (&'static str, Color) {
+    /// The name, and what makes it bold and coloured on a terminal.
+    fn name_and_style(self) -> (&'static str, &'static str) {
         match self {
-            Severity::Ok => ("ok", Color::Green),
-            Severity::Note => ("note", Color::Reset),
-            Severity::Warning => ("warning", Color::Yellow),
-            Severity::Problem => ("problem", Color::Red),
+            Severity::Ok => ("ok", "1;32"),
+            Severity::Note => ("note", "1"),
+            Severity::Warning => ("warning", "1;33"),
+            Severity::Problem => ("problem", "1;31"),
         }
     }
 
@@ -124,50 +123,42 @@ impl Findings {
         let worst = self.list.iter().map(|finding| finding.severity).max();
         worst.unwrap_or(Severity::Ok)
     }
-}
 
-/// Writes a row for each finding, with severity, check and description, and the verdict below.
-pub fn table(findings: &Findings) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic);
-    if !styled() {
-        table.force_no_tty();
-    }
-    for finding in &findings.list {
-        let (name, color) = finding.severity.name_and_color();
-        let severity = Cell::new(name).add_attribute(Attribute::Bold).fg(color);
-        table.add_row([severity, Cell::new(finding.check), Cell::new(description(finding))]);
-    }
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    writeln!(out, "\n{}", verdict(findings))?;
-    out.flush()
-}
-
-fn description(finding: &Finding) -> String {
-    let mut text = printable(&finding.found, MOST_CHARACTERS);
-    if !finding.place.is_empty() {
-        text += &format!(" [{}]", printable(&finding.place, MOST_CHARACTERS));
-    }
-    if !finding.advice.is_empty() {
-        text += &format!("\n-> {}", printable(&finding.advice, MOST_CHARACTERS));
-    }
-    text
-}
-
-fn verdict(findings: &Findings) -> String {
-    let counted = [(Severity::Problem, "problem"), (Severity::Warning, "warning")].map(|(severity, name)| {
-        let found = findings.list.iter().filter(|finding| finding.severity == severity);
-        (found.count() as u64, name)
-    });
-    let counted = counted.into_iter().filter(|(number, _)| *number > 0);
-    let counted: Vec<String> = counted.map(|(number, name)| many(number, name)).collect();
-    match counted.is_empty() {
-        true => "Nothing stands in a job's way.".into(),
-        false => format!("{}.", counted.join(", ")),
+    /// Shows severity, check and description of each finding, and the verdict below.
+    pub fn show(&self, page: &mut Page) {
+        let room = columns().unwrap_or(usize::MAX);
+        let longest = |text: fn(&Finding) -> &str| self.list.iter().map(|one| text(one).len()).max().unwrap_or(0);
+        let severities = longest(|one| one.severity.name_and_style().0);
+        let checks = longest(|one| one.check);
+        for Finding {
+            check,
+            severity,
+            found,
+            place,
+            advice,
+        } in &self.list
+        {
+            let (name, style) = severity.name_and_style();
+            let mut text = format!(
+                " {name:<severities$}  {check:<checks$}  {}",
+                printable(found, MOST_CHARACTERS)
+            );
+            if !place.is_empty() {
+                text += &format!(" [{}]", printable(place, MOST_CHARACTERS));
+            }
+            if !advice.is_empty() {
+                let indent = severities + checks + 5;
+                text += &format!("\n{:indent$}-> {}", "", printable(advice, MOST_CHARACTERS));
+            }
+            page.line(wrapped(&text, room).replacen(name, &in_style(name, style), 1));
+        }
+        let number = |severity| self.list.iter().filter(|one| one.severity == severity).count() as u64;
+        match (number(Severity::Problem), number(Severity::Warning)) {
+            (0, 0) => page.line("\nNothing stands in a job's way."),
+            (problems, warnings) => {
+                let [problems, warnings] = [many(problems, "problem"), many(warnings, "warning")];
+                page.line(format!("\n{problems}, {warnings}."));
+            }
+        }
     }
 }

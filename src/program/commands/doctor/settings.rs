@@ -11,8 +11,6 @@ use crate::launch::environment::Environment;
 use crate::render::format::size;
 
 const TRUE: &[&str] = &["1", "true", "yes", "on"];
-const EXPANDABLE: &[&str] = &["expandable_segments:true"];
-const ASYNC: &[&str] = &["backend:cudamallocasync"];
 
 /// Where the memory comes from, and what to do.
 type Source = (&'static str, &'static str);
@@ -26,17 +24,14 @@ const POOL: Source = (
 );
 
 const PYTORCH: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-/// Settings of frameworks with which memory does not come from the strategy: the variable, and its settings in small
-/// letters.
-const BYPASSES: [(&str, &[&str], Source); 8] = [
-    (PYTORCH[0], EXPANDABLE, MAPPED),
-    (PYTORCH[1], EXPANDABLE, MAPPED),
-    (PYTORCH[0], ASYNC, POOL),
-    (PYTORCH[1], ASYNC, POOL),
-    ("FLAGS_use_virtual_memory_auto_growth", TRUE, MAPPED),
-    ("FLAGS_use_cuda_malloc_async_allocator", TRUE, POOL),
-    ("TF_GPU_ALLOCATOR", &["cuda_malloc_async"], POOL),
-    ("XLA_PYTHON_CLIENT_ALLOCATOR", &["cuda_async"], POOL),
+/// Settings of frameworks with which memory does not come from the strategy: the variables, and the settings in small letters.
+const BYPASSES: [(&[&str], &[&str], Source); 6] = [
+    (&PYTORCH, &["expandable_segments:true"], MAPPED),
+    (&PYTORCH, &["backend:cudamallocasync"], POOL),
+    (&["FLAGS_use_virtual_memory_auto_growth"], TRUE, MAPPED),
+    (&["FLAGS_use_cuda_malloc_async_allocator"], TRUE, POOL),
+    (&["TF_GPU_ALLOCATOR"], &["cuda_malloc_async"], POOL),
+    (&["XLA_PYTHON_CLIENT_ALLOCATOR"], &["cuda_async"], POOL),
 ];
 
 pub fn check(told: &mut Findings, setup: &mut Setup) {
@@ -91,18 +86,19 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
 /// Finds framework settings with which memory is recorded, but does not come from the strategy.
 fn bypasses(told: &mut Findings, environment: &Environment, strategy: Strategy) {
     let is_pytorchs_allocator = environment.text(table::TORCH.name).as_deref() == Some("allocator");
-    for (variable, settings, (source, instead)) in BYPASSES {
+    let all = BYPASSES
+        .iter()
+        .flat_map(|(names, settings, source)| names.iter().map(move |name| (*name, settings, source)));
+    for (variable, settings, (source, instead)) in all {
         if PYTORCH.contains(&variable) && is_pytorchs_allocator {
             continue;
         }
         let value = environment.text(variable).unwrap_or_default().replace(' ', "");
-        for setting in value.split(',') {
-            if !settings.contains(&setting.to_ascii_lowercase().as_str()) {
-                continue;
-            }
+        let is_set = |setting: &&str| settings.contains(&setting.to_ascii_lowercase().as_str());
+        for setting in value.split(',').filter(is_set) {
             let (severity, advice) = match strategy {
                 Strategy::Passthrough => (Severity::Note, "It is recorded nevertheless."),
-                _ => (Severity::Warning, instead),
+                _ => (Severity::Warning, *instead),
             };
             let name = strategy.name();
             let found = format!("with {variable}={setting} memory comes from {source}: {name} does not serve it");

@@ -3,38 +3,83 @@
 use std::io::{self, Write};
 
 use base::cuda::HOST_DEVICE;
+use journal::format::NoStack;
 use journal::reader::{Header, State};
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::Read;
+use super::views::study::Study;
 use crate::analysis::device_ledger::{DeviceLedger, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
-use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
+use crate::analysis::live_set::{Holder, Key};
 use crate::analysis::names;
-use crate::analysis::names::{api_name, class_name, device_uuid};
+use crate::analysis::names::{api_name, class_name, device_uuid, frame_as_json};
+use crate::analysis::origins::FIRST_OF_TORCH;
 use crate::escaped;
 use crate::render::answer::Answer;
 use crate::render::format;
 use crate::render::host_memory;
-use crate::render::stacks_section;
 
-pub fn write(out: &mut impl Write, jobs: &[Read]) -> io::Result<()> {
+pub fn write(out: &mut impl Write, studies: &[Study]) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
-    for (place, Read { job, stacks, tensors }) in jobs.iter().enumerate() {
+    for (place, study) in studies.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
-        let mut description = describe(job);
-        if let Some(tensors) = tensors {
+        let mut description = describe(study);
+        if let Some(tensors) = study.tensors() {
             description["tensors"] = json!(tensors);
         }
-        if let Some(stacks) = stacks {
-            description["stacks"] = stacks_section::as_json(stacks, job.ledger.scenes.last_out_of_memory());
+        if study.has_stacks() {
+            description["stacks"] = stacks(study);
         }
-        escaped::compact(out, &Whole { description, live: job })?;
+        let live = &study.job;
+        escaped::compact(out, &Whole { description, live })?;
     }
     writeln!(out, "\n]}}")
+}
+
+/// Which share of the requested bytes has a stack, why the others have none, and the code that holds what lives at the end.
+fn stacks(study: &Study) -> Value {
+    let Study { job, uses, labels, .. } = study;
+    let stack = |stack: u32| {
+        let number = NoStack::stack(stack);
+        let from = match number {
+            Ok(FIRST_OF_TORCH..) => "PyTorch",
+            _ => "journal",
+        };
+        json!({
+            "from": from,
+            "no_stack": number.err().map(NoStack::name),
+            "frames": labels.frames(stack).unwrap_or_default().iter().map(frame_as_json).collect::<Value>(),
+        })
+    };
+    let holder = |holder: &Holder| {
+        let stack = match holder.key {
+            Key::Stack(number) => stack(number),
+            _ => Value::Null,
+        };
+        json!({"bytes": holder.requested, "allocations": holder.count, "stack": stack})
+    };
+    let last = job.ledger.scenes.last_out_of_memory().map(|failure| {
+        json!({
+            "time_ns": failure.time_ns,
+            "device": failure.device,
+            "requested": failure.requested,
+            "stack": stack(failure.stack),
+        })
+    });
+    let without = uses
+        .without
+        .iter()
+        .map(|(reason, &bytes)| (reason.name().to_owned(), json!(bytes)));
+    json!({
+        "requested_with_stack": uses.with,
+        "requested_with_stack_of_pytorch": uses.of_torch,
+        "requested_without_stack": without.collect::<Map<_, _>>(),
+        "live": uses.holders.iter().map(holder).collect::<Value>(),
+        "last_out_of_memory": last,
+    })
 }
 
 /// A job's description, and its live allocations. Of a list of many, only one has its JSON in memory.
@@ -52,7 +97,7 @@ fn live_allocations<S: Serializer>(job: &&Job, serializer: S) -> Result<S::Ok, S
 }
 
 /// All of a job but its live allocations (`Whole`).
-fn describe(job: &Job) -> Value {
+fn describe(Study { job, labels, .. }: &Study) -> Value {
     let header = &job.header;
     let ledger = &job.ledger;
     let ended = match job.state {
@@ -104,7 +149,7 @@ fn describe(job: &Job) -> Value {
         "apis": apis(ledger),
         "failed": failed(ledger),
         "surges": ledger.surges.count,
-        "largest_surges": surges(job),
+        "largest_surges": host_memory::surges_as_json(&ledger.surges, labels),
         "why": Answer::in_short(job).as_json(),
     });
     if let State::Exited(status) = job.state
@@ -171,15 +216,6 @@ fn devices(job: &Job) -> Value {
             device
         })
         .collect()
-}
-
-/// The largest surges, with the stacks that asked for memory.
-fn surges(job: &Job) -> Value {
-    if job.ledger.surges.list.is_empty() {
-        return json!([]);
-    }
-    let labels = Labels::load(&job.path);
-    host_memory::surges_as_json(&job.ledger.surges, &labels)
 }
 
 fn host(job: &Job) -> Value {

@@ -4,27 +4,23 @@ mod job_json;
 mod overview;
 mod views;
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use base::text::shown;
 use clap::Args;
-use journal::reader::TensorFile;
 
-use crate::analysis::frameless::Frameless;
-use crate::analysis::job::{Job, LoadError, Observer};
-use crate::analysis::labels::Labels;
-use crate::analysis::live_set::{Catcher, Key};
-use crate::analysis::stack_uses::Uses;
-use crate::analysis::tensors::{self, Tensors};
+use crate::analysis::job::Job;
+use crate::commands;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
-use crate::journals::{collect, load, load_all, load_with, named};
-use crate::render::job_page::JobPage;
-use crate::render::stacks_section;
-use crate::render::tensors_section;
-use crate::render::{format, host_memory};
+use crate::journals::{collect, load, load_all, named};
+use crate::render::text_or_json::Page;
+use crate::render::{host_memory, job_page};
 use views::Views;
+use views::holders_at;
+use views::study::Study;
+use views::when::When;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,122 +70,65 @@ impl Inspect {
             return self.views.show(&paths, self.json);
         }
         let mut problems = Vec::new();
-        let paths = collect(&paths, &mut problems);
-        // The overview needs sums alone, and there may be hundreds of processes.
-        let is_overview = paths.len() > 1 && !self.all && !self.json;
-        let mut jobs = load_all(&paths, &mut problems, |path| {
-            if !is_overview {
-                return Read::of(path);
-            }
-            let mut job = load(path)?;
-            drop(job.ledger.take_live());
-            Ok(Read::from(job))
-        });
-        jobs.sort_by_key(|read| (read.job.header.wall_start_ns, read.job.header.pid));
-        if self.json || !jobs.is_empty() {
-            self.print(&jobs).map_err(Failure::unwritten)?;
-        }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure::failed(problems.join("\n")))
-        }
-    }
-
-    fn print(&self, jobs: &[Read]) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            job_json::write(&mut out, jobs)?;
-        } else {
-            let page = JobPage {
-                top: self.views.entries(),
-                bold: format::styled(),
-            };
-            match jobs {
-                [read] => self.page(&mut out, &page, read)?,
-                _ => {
-                    overview::overview(&mut out, jobs, page.bold)?;
-                    for read in jobs.iter().filter(|_| self.all) {
-                        writeln!(out)?;
-                        self.page(&mut out, &page, read)?;
-                    }
-                }
-            }
-        }
-        out.flush()
-    }
-
-    /// A job in full, with PyTorch's tensors if they were recorded.
-    fn page(&self, out: &mut impl Write, page: &JobPage, Read { job, stacks, tensors }: &Read) -> io::Result<()> {
-        page.job(out, job)?;
-        if job.ledger.surges.count > 0 {
-            let labels = Labels::load(&job.path);
-            let lines = host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path));
-            for (line, number) in lines.iter().zip(0..) {
-                match number {
-                    0 => writeln!(out, "\n{}", format::strong(line, page.bold))?,
-                    _ => writeln!(out, "  {line}")?,
-                }
-            }
-        }
-        if let Some(stacks) = stacks {
-            let failure = job.ledger.scenes.last_out_of_memory();
-            stacks_section::page(out, stacks, failure, self.views.entries(), page.bold)?;
-            let (uses, labels) = stacks;
-            let is_lost = |number| labels.frames(number).err() == Some(Frameless::NotInFile);
-            let mut holders = uses.holders.iter();
-            if holders.any(|holder| matches!(holder.key, Key::Stack(number) if is_lost(number)))
-                && let Some(remedy) = Frameless::NotInFile.remedy(&job.path, &job.header, true)
-            {
-                writeln!(out, "  {remedy}")?;
-            }
-        }
-        match tensors {
-            Some(tensors) => tensors_section::page(out, tensors, self.views.entries(), page.bold),
-            None if asked_for_tensors(job) => tensors_section::none(out),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A job, and what lies beside its ledger, of one pass over the journal.
-struct Read {
-    job: Job,
-    /// What the records say of stacks, and their names; `None` if stacks were not recorded.
-    stacks: Option<(Uses, Labels)>,
-    tensors: Option<Tensors>,
-}
-
-impl From<Job> for Read {
-    fn from(job: Job) -> Read {
-        let (stacks, tensors) = (None, None);
-        Read { job, stacks, tensors }
-    }
-}
-
-impl Read {
-    /// A file beside the journal that cannot be read is named on stderr.
-    fn of(path: &Path) -> Result<Read, LoadError> {
-        let (mut uses, mut catcher) = (Uses::default(), Catcher::new(&tensors::MOMENTS));
-        let mut observers: Vec<&mut dyn Observer> = vec![&mut uses];
-        if TensorFile::beside(path).exists() {
-            observers.push(&mut catcher);
-        }
-        let mut read = Read::from(load_with(path, &mut observers)?);
-        let job = &read.job;
-        let kinds = job.setting(config::table::STACKS.name).map(str::trim);
-        let has_stacks = kinds
-            .and_then(config::Stacks::parse)
-            .is_some_and(|kinds| kinds != config::Stacks::Off);
-        if has_stacks || job.tensors.is_some() {
-            let labels = Labels::load(path);
-            read.tensors = Tensors::of(job, catcher, &labels);
-            read.stacks = has_stacks.then(|| {
-                uses.finish(&job.ledger);
-                (uses, labels)
+        let mut paths = collect(&paths, &mut problems);
+        let order = |job: &Job| (job.header.wall_start_ns, job.header.pid);
+        if paths.len() > 1 && !self.all && !self.json {
+            // The overview needs sums alone, and there may be hundreds of processes.
+            let mut jobs = load_all(&paths, &mut problems, |path| {
+                let mut job = load(path)?;
+                drop(job.ledger.take_live());
+                Ok(job)
             });
+            if jobs.len() > 1 {
+                jobs.sort_by_key(order);
+                let jobs: Vec<&Job> = jobs.iter().collect();
+                commands::print(None::<()>, |page| overview::show(page, &jobs))?;
+                return Failure::unless_none(&problems);
+            }
+            paths = jobs.into_iter().map(|job| job.path).collect();
         }
-        Ok(read)
+        let mut studies = load_all(&paths, &mut problems, Study::of_code);
+        studies.sort_by_key(|study| order(&study.job));
+        if self.json {
+            let mut out = BufWriter::new(io::stdout().lock());
+            let written = job_json::write(&mut out, &studies).and_then(|()| out.flush());
+            written.map_err(Failure::unwritten)?;
+        } else {
+            commands::print(None::<()>, |page| self.pages(page, &studies))?;
+        }
+        Failure::unless_none(&problems)
+    }
+
+    /// Jobs in full, with the code that held memory at the peak if it is known.
+    fn pages(&self, page: &mut Page, studies: &[Study]) {
+        if studies.len() > 1 {
+            let jobs: Vec<&Job> = studies.iter().map(|study| &study.job).collect();
+            overview::show(page, &jobs);
+        }
+        for study in studies {
+            if studies.len() > 1 {
+                page.line("");
+            }
+            let (job, top) = (&study.job, self.views.entries());
+            job_page::job(page, job, top);
+            let surges = host_memory::surge_lines(&job.ledger.surges, &study.labels, &shown(&job.path));
+            if let Some((first, others)) = surges.split_first() {
+                page.heading(first);
+                others.iter().for_each(|line| page.line(format!("  {line}")));
+            }
+            if asked_for_tensors(job) && job.tensors.is_none() {
+                page.line(
+                    "\nNo tensor of PyTorch was recorded. The job has not imported PyTorch or made no tensor on a GPU, its \
+                     PyTorch is too old, or the job itself took the memory history; its stderr says which. Or it was \
+                     killed in its first second.",
+                );
+            }
+            if study.knows_code() {
+                // The peak is always there.
+                let _ = holders_at::show(page, study, &When::Peak, None, top);
+                study.note().iter().for_each(|note| page.line(note));
+            }
+        }
     }
 }
 

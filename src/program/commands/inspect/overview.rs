@@ -1,20 +1,18 @@
 //! The overview of several jobs: a line for each process.
 
-use std::io::{self, Write};
 use std::path::Path;
 
-use super::Read;
 use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
-use crate::render::format::{self, count, duration, printable, shown, size, strong};
-use crate::render::table::table;
+use crate::render::format::{self, count, duration, printable, shown, size};
+use crate::render::text_or_json::Page;
 
 /// Writes a line for each process.
-pub fn overview(out: &mut impl Write, jobs: &[Read], bold: bool) -> io::Result<()> {
+pub fn show(page: &mut Page, jobs: &[&Job]) {
     let mut rows = Vec::new();
-    for Read { job, .. } in jobs {
+    for job in jobs {
         let sum = |bytes: fn(&Totals) -> u64| {
             let ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
             size(ledgers.map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add))
@@ -40,29 +38,14 @@ pub fn overview(out: &mut impl Write, jobs: &[Read], bold: bool) -> io::Result<(
             shown(Path::new(job.path.file_name().unwrap_or_default())),
         ]);
     }
-    writeln!(out, "{}", strong(&format!("{} processes", jobs.len()), bold))?;
-    let titles = [
-        "pid",
-        "rank",
-        "job",
-        "strategy",
-        "ended",
-        "started",
-        "duration",
-        "peak alloc.",
-        "peak res.",
-        "live",
-        "failures",
-        "lost",
-        "damaged",
-        "journal",
-    ];
-    table(out, &titles, &[6, 7, 8, 9, 10, 11, 12], rows)?;
-    let runs = runs(jobs.iter().collect(), |read: &&Read| read.job.span());
+    page.heading(format!("{} processes", jobs.len()));
+    const TITLES: &str = "pid|rank|job|strategy|ended|started|>duration|>peak alloc.|>peak res.|>live|>failures|>lost|>damaged\
+                          |journal";
+    page.table(TITLES, rows);
+    let runs = runs(jobs.to_vec(), |job| job.span());
     if runs.len() > 1 {
-        writeln!(out, "{} runs, which did not overlap", runs.len())?;
+        page.line(format!("{} runs, which did not overlap", runs.len()));
     }
-    Ok(())
 }
 
 /// The number of damaged records, and whether the header is damaged.

@@ -1,26 +1,23 @@
 //! The reconciliation as text: a table for each device, which shows the bytes of each process and the evidence for
 //! them.
 
-use std::io::{self, Write};
-
 use super::round::Round;
 use crate::analysis::measurements::minus;
 use crate::analysis::reconciliation::Basis;
 use crate::analysis::side_by_side::{Device, Process};
 use crate::render::format::{self, count, difference, printable, size, strong};
-use crate::render::table::table;
+use crate::render::text_or_json::Page;
 
-pub fn write(out: &mut impl Write, round: &Round) -> io::Result<()> {
-    let bold = format::styled();
+pub fn show(page: &mut Page, round: &Round) {
     for device in &round.devices {
-        writeln!(out, "{}", strong(&heading(device), bold))?;
-        table(out, &["who", "what", "bytes", "known from"], &[2], rows(device))?;
+        page.line(strong(&heading(device)));
+        page.table("who|what|>bytes|known from", rows(device));
         for note in &device.notes {
-            writeln!(out, "  {}", printable(note, 400))?;
+            page.line(format!("  {}", printable(note, 400)));
         }
-        writeln!(out)?;
+        page.line("");
     }
-    writeln!(out, "{}", strong(&verdict(round), bold))
+    page.line(strong(&verdict(round)));
 }
 
 fn heading(device: &Device) -> String {

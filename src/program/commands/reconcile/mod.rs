@@ -12,7 +12,6 @@ use clap::Args;
 use crate::analysis::running::{FileId, file_id};
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
-use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load};
 use crate::number::size;
@@ -63,12 +62,9 @@ impl Reconcile {
         let (devices, is_unread) = look(&targets)?;
         let bound = self.bound;
         let round = Round { devices, bound };
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        let written = match self.json {
-            true => escaped::pretty(&mut out, &round.as_json()),
-            false => device_tables::write(&mut out, &round),
-        };
-        written.and_then(|()| out.flush()).map_err(Failure::unwritten)?;
+        super::print(self.json.then(|| round.as_json()), |page| {
+            device_tables::show(page, &round)
+        })?;
         if round.within_bound() && !is_unread {
             Ok(())
         } else {
@@ -97,10 +93,9 @@ impl Reconcile {
                 targets.insert(Target { journal, pid: None });
             }
         }
-        if problems.is_empty() {
-            Ok(targets.into_iter().collect())
-        } else {
-            Err(Failure::refused(problems.join("\n")))
+        match problems.is_empty() {
+            true => Ok(targets.into_iter().collect()),
+            false => Err(Failure::refused(problems.join("\n"))),
         }
     }
 }

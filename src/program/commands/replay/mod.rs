@@ -8,7 +8,6 @@ pub use for_report::for_report;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use indicatif::{ProgressBar, ProgressFinish};
 use policy::{Settings, Strategy};
 use prices::Prices;
 
-use crate::escaped;
 use crate::failure::Failure;
 use crate::import::plain_file;
 use crate::journals::{named, only};
@@ -142,7 +140,7 @@ impl Replay {
         let prices = self.prices()?;
         let names = self.names()?;
         let path = only(&named(self.trace.as_slice(), true)?[0])?;
-        let reading = progress::reading_long(&path);
+        let reading = progress::reading_files([&path], &shown(&path));
         let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
             Unplayed::OfDevice(_) => Failure::refused(problem),
             _ => Failure::failed(problem),
@@ -192,13 +190,9 @@ impl Replay {
             rows: &rows,
             not_known: &not_known,
         };
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        let printed = if self.json {
-            escaped::pretty(&mut out, &json::json_of(&played))
-        } else {
-            table::print(&mut out, &played)
-        };
-        printed.and_then(|()| out.flush()).map_err(Failure::unwritten)
+        super::print(self.json.then(|| json::json_of(&played)), |page| {
+            table::show(page, &played)
+        })
     }
 
     fn prices(&self) -> Result<Prices, Failure> {

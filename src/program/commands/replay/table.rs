@@ -1,71 +1,46 @@
 //! The text of `replay`: a table.
 
-use std::io::{self, Write};
-
 use super::{Played, Row};
 use crate::render::format;
-use crate::render::table::table;
+use crate::render::text_or_json::Page;
 use crate::replay::Trace;
 
-pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
+pub fn show(page: &mut Page, played: &Played) {
     let (trace, setup) = (played.trace, played.setup);
-    writeln!(
-        out,
-        "{}: {}, peak live {}{}, on a device of {}",
-        played.name,
-        match trace.requests.len() {
-            1 => "1 request".to_owned(),
-            several => format!("{} requests and frees", format::count(several as u64)),
-        },
-        format::size(trace.peak_live),
-        trace
-            .duration_ns
-            .map_or(String::new(), |ns| format!(", {} long", format::duration(ns))),
-        format::size(setup.device_memory)
-    )?;
+    let requests = match trace.requests.len() {
+        1 => "1 request".to_owned(),
+        several => format!("{} requests and frees", format::count(several as u64)),
+    };
+    let long = trace
+        .duration_ns
+        .map_or(String::new(), |ns| format!(", {} long", format::duration(ns)));
+    let [live, device] = [trace.peak_live, setup.device_memory].map(format::size);
+    page.line(format!(
+        "{}: {requests}, peak live {live}{long}, on a device of {device}",
+        played.name
+    ));
     if setup.repetitions > 1 || setup.lag_ns > 0 {
-        writeln!(
-            out,
-            "played {}; the host runs {} ahead of the GPU",
-            format::times(setup.repetitions),
-            format::duration(setup.lag_ns)
-        )?;
+        let (times, ahead) = (format::times(setup.repetitions), format::duration(setup.lag_ns));
+        page.line(format!("played {times}; the host runs {ahead} ahead of the GPU"));
     }
-    writeln!(out, "prices of driver calls: {}", played.price_table)?;
+    page.line(format!("prices of driver calls: {}", played.price_table));
     if trace.unmatched > 0 {
-        writeln!(
-            out,
-            "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may \
-             be wrong",
+        page.line(format!(
+            "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may be wrong",
             format::count(trace.unmatched)
-        )?;
+        ));
     }
-    for note in &trace.notes {
-        writeln!(out, "{note}")?;
-    }
-    let heads = [
-        "strategy",
-        "peak reserved",
-        "utilisation",
-        "driver calls",
-        "driver time",
-        "waits to allocate",
-        "to free",
-        "waiting",
-        "of trace",
-        "smallest device",
-        "fits",
-    ];
+    trace.notes.iter().for_each(|note| page.line(note));
+    const HEADS: &str = "strategy|>peak reserved|>utilisation|>driver calls|>driver time|>waits to allocate|>to free|>waiting\
+                         |>of trace|>smallest device|fits";
     let rows = played.rows.iter().map(|row| cells(row, trace));
     let not_known = played.not_known.iter().map(|&(name, why)| {
-        let mut cells = vec!["-".to_owned(); heads.len()];
-        cells[0] = name.to_owned();
-        cells[heads.len() - 1] = format!("not known: {why}");
+        let mut cells = vec!["-".to_owned(); HEADS.split('|').count()];
+        let last = cells.len() - 1;
+        (cells[0], cells[last]) = (name.to_owned(), format!("not known: {why}"));
         cells
     });
-    let rows = rows.chain(not_known).collect();
-    let numbers: Vec<usize> = (1..heads.len() - 1).collect();
-    table(out, &heads, &numbers, rows)
+    page.table(HEADS, rows.chain(not_known).collect());
 }
 
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {

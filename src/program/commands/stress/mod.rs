@@ -17,7 +17,7 @@ use crate::analysis::names::result_name;
 use crate::analysis::slack::PAGE;
 use crate::failure::Failure;
 use crate::launch::environment::Environment;
-use crate::launch::library::{check_loads, find_library};
+use crate::launch::library::find_library;
 use crate::launch::processes;
 use crate::launch::simulator::Simulated;
 use crate::render::{format, progress};
@@ -114,7 +114,7 @@ impl Stress {
         let mut run = self.run();
         if let Ok(run) = &mut run {
             run.against = before.map(|before| Comparison::new(&before, run));
-            page::print(run, self.json).map_err(Failure::unwritten)?;
+            super::print(self.json.then_some(&*run), |page| page::show(page, run))?;
         }
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
@@ -125,9 +125,9 @@ impl Stress {
     /// Plays all turns: the devices at the same time, the strategies one after the other.
     fn run(&self) -> Result<Baseline, Failure> {
         let library = find_library(None)?;
-        check_loads(&library)?;
         let (stand_ins, variables) = self.sim.map(Simulated::find).transpose()?.unwrap_or_default();
         let environment = Environment::new(variables, Some(library), stand_ins);
+        environment.check_loads(&environment.preloads())?;
         let driver = doctor::ask_driver(&environment, self.timeout)?;
         let devices = driver.devices.iter().map(|device| self.device(device));
         let mut devices = devices.collect::<Result<Vec<Device>, Failure>>()?;

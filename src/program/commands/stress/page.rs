@@ -1,35 +1,34 @@
-//! The outcome of a run for people, and as JSON.
-
-use std::io::{self, Write};
+//! The outcome of a run for people.
 
 use base::text::many;
 
-use crate::escaped;
 use crate::render::format::{count, printable, size};
-use crate::stress::baseline::{Baseline, Comparison, Device, PriceChange};
+use crate::render::text_or_json::Page;
+use crate::stress::baseline::{Baseline, Comparison, Device, Difference};
 
-/// A price that changed by less than this factor is not told.
-const WORTH_TELLING: f64 = 1.5;
 /// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
-pub fn print(run: &Baseline, as_json: bool) -> io::Result<()> {
-    let out = &mut io::stdout().lock();
-    if as_json {
-        return escaped::pretty(out, run);
-    }
+pub fn show(page: &mut Page, run: &Baseline) {
     let driver = run.driver.as_deref().unwrap_or("not known");
     let (major, minor) = (run.cuda_version / 1000, run.cuda_version % 1000 / 10);
-    let mut lines = vec![format!("Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed)];
-    for device in &run.devices {
-        add_device(&mut lines, device);
-    }
-    if let Some(comparison) = &run.against {
-        add_comparison(&mut lines, comparison);
-    }
-    lines.extend([String::new(), verdict(run)]);
     // A driver or a file may have written parts of a line.
-    (lines.iter()).try_for_each(|line| writeln!(out, "{}", printable(line, MOST_CHARACTERS)))
+    let mut tell = |line: String| page.line(printable(&line, MOST_CHARACTERS));
+    tell(format!("Driver {driver}, CUDA {major}.{minor}; seed {}", run.seed));
+    for device in &run.devices {
+        tell_device(&mut tell, device);
+    }
+    if let Some(Comparison { differences }) = &run.against {
+        tell(String::new());
+        tell(format!(
+            "Against the baseline: {}",
+            many(differences.len() as u64, "difference")
+        ));
+        for Difference { what, before, now } in differences {
+            tell(format!("  {}: {now}, was {before}", what.replace('_', " ")));
+        }
+    }
+    page.line(format!("\n{}", verdict(run)));
 }
 
 fn verdict(run: &Baseline) -> String {
@@ -44,15 +43,15 @@ fn verdict(run: &Baseline) -> String {
     }
 }
 
-fn add_device(lines: &mut Vec<String>, device: &Device) {
+fn tell_device(tell: &mut impl FnMut(String), device: &Device) {
     let [total, most] = [device.total_bytes, device.memory_bytes].map(size);
     let (ordinal, name, uuid) = (device.ordinal, &device.name, &device.uuid);
-    lines.push(String::new());
-    lines.push(format!(
+    tell(String::new());
+    tell(format!(
         "device {ordinal}: {name}, {total} [{uuid}]; a worker held at most {most}"
     ));
     for turn in &device.turns {
-        let mut add = |what: String| lines.push(format!("  {}: {what}", turn.strategy));
+        let mut add = |what: String| tell(format!("  {}: {what}", turn.strategy));
         let [rounds, calls, blocks, refused] = [turn.rounds, turn.calls, turn.blocks, turn.refused].map(count);
         let [compared, rests] = [turn.compared, turn.compared + turn.not_compared].map(count);
         let read_back = size(turn.bytes_checked);
@@ -68,28 +67,5 @@ fn add_device(lines: &mut Vec<String>, device: &Device) {
             add(format!("again: {}", fault.again));
             add(format!("journal: {}", fault.folder));
         }
-    }
-}
-
-fn add_comparison(lines: &mut Vec<String>, comparison: &Comparison) {
-    let differences = many(comparison.differences.len() as u64, "difference");
-    lines.extend([String::new(), format!("Against the baseline: {differences}")]);
-    for one in &comparison.differences {
-        lines.push(format!(
-            "  {}: {}, was {}",
-            one.what.replace('_', " "),
-            one.now,
-            one.before
-        ));
-    }
-    let is_told = |price: &&PriceChange| price.ratio >= WORTH_TELLING || price.ratio <= 1.0 / WORTH_TELLING;
-    let told: Vec<&PriceChange> = comparison.prices.iter().filter(is_told).collect();
-    let [changed, all] = [told.len(), comparison.prices.len()].map(|number| count(number as u64));
-    lines.push(format!(
-        "  {changed} of {all} prices changed by half or more; --json lists all."
-    ));
-    for price in told.iter().take(10) {
-        let [was, now] = [price.before_p50_ns, price.now_p50_ns].map(|ns| ns as f64 / 1e3);
-        lines.push(format!("  {}: {now:.1} us, was {was:.1} us", price.what));
     }
 }

@@ -21,16 +21,16 @@ use crate::render::format::printable;
 use crate::render::table::{Cell, Column};
 
 pub const COLUMNS: [Column; 10] = [
-    Column::cut("gpu", 0, 20),
-    Column::number("live", 0),
-    Column::number("cached", 0),
-    Column::number("others", 0),
-    Column::number("free", 0),
-    Column::number("total", 8),
-    Column::number("busy", 9),
-    Column::number("processes", 7),
-    Column::number("reserved", 6),
-    Column::text("uuid", 1),
+    Column::cut("gpu", 20),
+    Column::number("live"),
+    Column::number("cached"),
+    Column::number("others"),
+    Column::number("free"),
+    Column::number("busy"),
+    Column::number("total"),
+    Column::number("processes"),
+    Column::number("reserved"),
+    Column::text("uuid"),
 ];
 
 /// A device, with the sums of all running processes that use it, and with what NVML says of it.
@@ -88,9 +88,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 name: entry.map(|entry| entry.name.clone()),
                 simulator: host.name(),
                 total_memory: entry.map(|entry| entry.total_memory),
-                live: Some(0),
-                cached: Some(0),
-                ..DeviceRow::default()
+                ..DeviceRow::without_processes()
             });
             row.processes += 1;
             let (held, requested) = (watched.held(ordinal), watched.figures.levels(ordinal).requested);
@@ -112,9 +110,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 uuid: Some(seen.uuid.clone()),
                 name: Some(seen.name.clone()),
                 simulator: asked.simulator.clone(),
-                live: Some(0),
-                cached: Some(0),
-                ..DeviceRow::default()
+                ..DeviceRow::without_processes()
             });
             (row.number, row.busy_percent) = (seen.number, seen.busy_percent);
             if let Ok(reading) = &seen.reading {
@@ -138,6 +134,15 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
 }
 
 impl DeviceRow {
+    fn without_processes() -> DeviceRow {
+        let (live, cached) = (Some(0), Some(0));
+        DeviceRow {
+            live,
+            cached,
+            ..DeviceRow::default()
+        }
+    }
+
     /// `several`: devices of several hosts are shown, so that of a simulated GPU its host is told.
     pub fn texts(&self, several: bool) -> Vec<String> {
         let busy = self.busy_percent.map(f64::from);
@@ -145,17 +150,15 @@ impl DeviceRow {
         let name = name.strip_prefix("NVIDIA ").unwrap_or(&name);
         let simulator = self.simulator.as_ref().filter(|_| several);
         let simulator = simulator.map_or_else(String::new, |of| format!(" ({})", printable(of, 30)));
+        let label = label(self.number, self.uuid.as_deref());
         let cells = [
-            Cell::text(format!(
-                "{} {name}{simulator}",
-                label(self.number, self.uuid.as_deref())
-            )),
+            Cell::text(format!("{label} {name}{simulator}")),
             Cell::known(self.live),
             Cell::known(self.cached),
             Cell::bytes(self.others),
             Cell::bytes(self.free),
-            Cell::bytes(self.total_memory.filter(|total| *total > 0)),
             Cell::number(busy, |percent| format!("{percent} %")),
+            Cell::bytes(self.total_memory.filter(|total| *total > 0)),
             Cell::count(Some(self.processes)),
             Cell::bytes(Some(self.reserved)),
             Cell::text(self.uuid.as_deref().unwrap_or("-")),
@@ -176,28 +179,24 @@ pub fn label(number: Option<u32>, uuid: Option<&str>) -> String {
     number.map_or_else(|| uuid.to_owned(), |number| number.to_string())
 }
 
-/// NVML's number of a device.
-pub fn number_of(machine: &Machine, host: &HostId, uuid: &str) -> Option<u32> {
+/// What NVML said of a device.
+pub fn seen<'m>(machine: &'m Machine, host: &HostId, uuid: &str) -> Option<&'m Seen> {
     let (_, asked) = machine.asked().find(|(known, _)| *known == host)?;
-    asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)?.number
+    asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)
 }
 
 /// Why NVML says nothing of a host whose devices are shown; the first reason, if there are several.
 pub fn problem(machine: &Machine) -> Option<String> {
     let used = |host: &HostId| machine.processes().any(|(id, _)| machine.host(id).id() == *host);
-    let mut failed = machine
-        .asked()
-        .filter_map(|(host, asked)| Some((host, asked.devices.as_ref().err()?)));
     // A machine without NVML and without processes on its GPUs lacks nothing.
-    failed.find(|(host, _)| used(host)).map(|(_, why)| why.to_string())
+    let mut failed = machine.asked().filter(|(host, _)| used(host));
+    failed.find_map(|(_, asked)| Some(asked.devices.as_ref().err()?.to_string()))
 }
 
 /// The layer that answers in place of NVML for a device that is shown, as a sentence.
 pub fn layer(machine: &Machine) -> Option<String> {
-    let seen = machine.asked().flat_map(|(_, asked)| asked.devices.iter().flatten());
-    let layer = seen
-        .filter_map(|seen| seen.reading.as_ref().ok()?.layer.as_deref())
-        .next()?;
+    let mut seen = machine.asked().flat_map(|(_, asked)| asked.devices.iter().flatten());
+    let layer = seen.find_map(|seen| seen.reading.as_ref().ok()?.layer.as_deref())?;
     Some(format!(
         "NVML's figures of the devices are those of a layer, {}",
         printable(layer, 400)
@@ -279,9 +278,10 @@ fn members(machine: &Machine, host: &HostId, uuid: &str) -> Vec<(u32, bool)> {
 
 /// What NVML says that a process holds of a device.
 pub fn bytes_of(machine: &Machine, host: &HostId, uuid: &str, pid: u32) -> Option<u64> {
-    let (_, asked) = machine.asked().find(|(known, _)| *known == host)?;
-    let seen = asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)?;
-    listed(seen)?.iter().find(|one| one.pid == pid)?.used
+    listed(seen(machine, host, uuid)?)?
+        .iter()
+        .find(|one| one.pid == pid)?
+        .used
 }
 
 fn listed(seen: &Seen) -> Option<&[Listed]> {

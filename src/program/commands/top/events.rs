@@ -44,7 +44,7 @@ fn mark_name(kind: MarkKind) -> &'static str {
 }
 
 /// The time of a day (UTC), of nanoseconds after 1970.
-pub fn clock(ns: u64) -> String {
+fn clock(ns: u64) -> String {
     let at = time(ns);
     at.split_once('T').map_or(at.as_str(), |(_, clock)| clock).to_owned()
 }

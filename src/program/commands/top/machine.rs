@@ -161,10 +161,6 @@ impl Machine {
         self.under_the_library.contains(&pid)
     }
 
-    pub fn process(&self, id: FileId) -> Option<&Watched> {
-        self.watched.get(&id).map(|(watched, _)| watched)
-    }
-
     /// Bytes read of all journals, and their total size.
     pub fn progress(&self) -> (u64, u64) {
         let both = self.watched.values().map(|(watched, _)| watched.progress());
@@ -201,12 +197,9 @@ impl Machine {
     }
 
     fn named_journals(&self) -> Vec<PathBuf> {
-        let journals = |path: &PathBuf| {
-            if path.is_dir() {
-                journals_in(path).unwrap_or_default()
-            } else {
-                vec![path.clone()]
-            }
+        let journals = |path: &PathBuf| match path.is_dir() {
+            true => journals_in(path).unwrap_or_default(),
+            false => vec![path.clone()],
         };
         self.paths.iter().flat_map(journals).collect()
     }

@@ -18,7 +18,6 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use config::parse_duration;
 
 use crate::escaped;
 use crate::failure::Failure;
@@ -34,18 +33,15 @@ Examples:
   vramshim top --once --json | jq '.devices[].free'     # where does it fit?
   vramshim top --json --interval 5s >> top.jsonl
 
-Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), e opens all failures and \
-marks, Esc goes back; left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / \
-filters by any column, f by the name of the chosen process's job, Esc or f shows all; d moves the devices; q quits.
+Keys: left and right choose the column to sort by (marked with *), r reverses the order (marked with ^); / filters by any \
+column, Esc shows all; up, down and the page keys (or k and j) scroll; e shows all failures and marks, Esc goes back; q quits. \
+`vramshim inspect` shows one process in full, also while it runs.
 
-A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
-else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
-and whose journal is turned off or cannot be read, \"host's pid\" one that is not visible here. Devices are identified by UUID, so \
-processes that number a device differently (dev) are added up; gpu is NVML's number; each simulated GPU is a device of its \
-own. NVML says the bytes in use (nvml; others: by processes that are not shown), those that are free, and how much of \
-the time kernels run (busy). host is the resident memory of the process as its \
-journal last said. live is what the job has in use, and cached what is obtained and free, as in PyTorch's cache. Of other \
-frameworks' caches it is not known what is used inside: live is then at most the figure. JSON has every figure of a device of a process.
+A process is seen from its first use of CUDA on, one of another user by root only. NVML lists what else is on the devices: \
+\"other\" is not under the library, \"no journal\" is, but its journal is off or cannot be read, \"host's pid\" is not visible here. \
+NVML tells gpu (its number), nvml, others, free and busy; dev is the job's own number. host is the resident memory of the \
+process. live is what the job has in use, cached what is obtained and free, as in PyTorch's cache; of other frameworks' caches \
+it is not known what is used inside, and live is at most the figure.
 
 On a terminal that cannot draw (TERM=dumb) a table is printed at each update. NO_COLOR turns colours and bold type off.
 
@@ -70,17 +66,9 @@ pub struct Top {
     #[arg(long)]
     json: bool,
 
-    /// Time between two updates, 100ms to 1h
-    #[arg(long, value_name = "TIME", default_value = "1s", conflicts_with = "once", value_parser = interval)]
+    /// Time between two updates, such as 500ms, 2s or 1min
+    #[arg(long, value_name = "TIME", default_value = "1s", conflicts_with = "once", value_parser = super::time)]
     interval: Duration,
-}
-
-fn interval(text: &str) -> Result<Duration, &'static str> {
-    let bare = text.parse::<f64>().is_ok();
-    let given = parse_duration(&if bare { format!("{text}s") } else { text.to_owned() });
-    given
-        .filter(|given| (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(given))
-        .ok_or("give a time from 100ms to 1h, such as 500ms, 2s or 1min")
 }
 
 impl Top {
@@ -92,28 +80,27 @@ impl Top {
             ));
         }
         let mut machine = Machine::new(&self.only)?;
-        match (self.once, printed) {
-            (true, _) => self.print_once(&mut machine),
-            (false, true) => self.print_on(&mut machine),
-            (false, false) => terminal::run(machine, self.interval),
+        match printed {
+            true => self.print_on(&mut machine),
+            false => terminal::run(machine, self.interval),
         }
     }
 
-    fn print_once(&self, machine: &mut Machine) -> Result<(), Failure> {
-        read_all(machine);
-        machine.finish();
-        machine.ask();
-        self.print(machine)
-    }
-
-    /// Prints at each update, until a signal ends the program.
+    /// Prints once, or at each update until a signal ends the program.
     fn print_on(&self, machine: &mut Machine) -> Result<(), Failure> {
         let mut next = Instant::now();
         loop {
             read_all(machine);
-            machine.refresh();
+            if self.once {
+                machine.finish();
+            } else {
+                machine.refresh();
+            }
             machine.ask();
             self.print(machine)?;
+            if self.once {
+                return Ok(());
+            }
             // Updates that were missed, because this program was stopped for example, are left out.
             next = (next + self.interval).max(Instant::now());
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -128,7 +115,7 @@ impl Top {
         match (self.json, self.once) {
             (true, true) => escaped::pretty(&mut out, &json::page(machine)),
             (true, false) => escaped::line(&mut out, &json::page(machine)),
-            (false, _) => text::write(&mut out, machine, self.once),
+            (false, _) => out.write_all(text::text(machine, self.once).as_bytes()),
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)

@@ -16,23 +16,23 @@ use crate::analysis::watch::Watched;
 use crate::render::format::{ended, printable, size};
 use crate::render::table::{Cell, Column};
 
-/// The columns. The table can be sorted by each.
+/// The columns, those at the left the more important. The table can be sorted by each.
 pub const COLUMNS: [Column; 15] = [
-    Column::number("gpu", 0),
-    Column::number("pid", 0),
-    Column::cut("pod/user", 9, 8),
-    Column::cut("job", 8, 8),
-    Column::number("live", 0),
-    Column::number("cached", 0),
-    Column::number("nvml", 0),
-    Column::number("failures", 7),
-    Column::text("state", 6),
-    Column::number("reserved", 5),
-    Column::number("limit", 4),
-    Column::number("host", 3),
-    Column::number("dev", 2),
-    Column::text("strategy", 1),
-    Column::cut("command", 0, 15),
+    Column::number("gpu"),
+    Column::number("pid"),
+    Column::cut("pod/user", 8),
+    Column::cut("job", 8),
+    Column::number("live"),
+    Column::number("cached"),
+    Column::number("nvml"),
+    Column::number("failures"),
+    Column::text("state"),
+    Column::cut("command", 15),
+    Column::number("reserved"),
+    Column::number("limit"),
+    Column::number("host"),
+    Column::number("dev"),
+    Column::text("strategy"),
 ];
 pub const GPU: usize = 0;
 pub const PID: usize = 1;
@@ -42,9 +42,9 @@ const NVML: usize = 6;
 #[cfg(test)]
 const FAILURES: usize = 7;
 const STATE: usize = 8;
-const RESERVED: usize = 9;
-const DEVICE: usize = 12;
-const COMMAND: usize = 14;
+const COMMAND: usize = 9;
+const RESERVED: usize = 10;
+const DEVICE: usize = 13;
 
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
@@ -83,11 +83,8 @@ pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
 fn row_of_other(other: Other) -> Row {
     let mut cells = vec![Cell::text("-"); COLUMNS.len()];
     cells[GPU] = gpu(other.number, Some(&other.uuid));
-    cells[OWNER] = Cell::text(
-        user_of(other.pid)
-            .filter(|_| other.is_visible)
-            .unwrap_or("-".to_owned()),
-    );
+    let user = user_of(other.pid).filter(|_| other.is_visible);
+    cells[OWNER] = Cell::text(user.unwrap_or("-".to_owned()));
     cells[COMMAND] = Cell::text(short(other.command.as_deref().unwrap_or("-")));
     cells[PID] = whole(Some(other.pid));
     cells[JOB] = Cell::text(printable(other.job.as_deref().unwrap_or("-"), 24));
@@ -115,19 +112,14 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
         let figures = device.and_then(|device| watched.figures.devices.get(&device));
         let failures = figures.map_or(0, |figures| figures.counts.failed());
         let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
-        let nvml = uuid
-            .as_ref()
-            .and_then(|uuid| devices::bytes_of(machine, &host, uuid, watched.pid));
-        let number = uuid.as_ref().and_then(|uuid| devices::number_of(machine, &host, uuid));
-        let resident = watched
-            .figures
-            .host
-            .last
-            .filter(|_| is_read)
-            .map(|last| last.memory.resident);
+        let uuid = uuid.as_deref();
+        let nvml = uuid.and_then(|uuid| devices::bytes_of(machine, &host, uuid, watched.pid));
+        let number = uuid.and_then(|uuid| devices::seen(machine, &host, uuid)?.number);
+        let resident = watched.figures.host.last.filter(|_| is_read);
+        let resident = resident.map(|last| last.memory.resident);
         let owner = pod(watched.header()).map(|pod| printable(&pod, 200));
         let cells = vec![
-            gpu(number, uuid.as_deref()),
+            gpu(number, uuid),
             whole(Some(watched.pid)),
             Cell::text(owner.or_else(|| user_of(watched.pid)).unwrap_or("-".to_owned())),
             Cell::text(printable(&watched.title(), 24)),
@@ -142,12 +134,12 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             Cell::bytes(nvml),
             Cell::count(is_read.then_some(failures)),
             Cell::text(state(watched)),
+            Cell::text(short(&watched.header().command_line.join(" "))),
             Cell::bytes(held.map(|held| held.reserved)),
             Cell::bytes(entry.and_then(|entry| entry.limit)),
             Cell::bytes(resident),
             whole(device),
             Cell::text(printable(&watched.header().strategy, 16)),
-            Cell::text(short(&watched.header().command_line.join(" "))),
         ];
         Row {
             id,
@@ -158,12 +150,13 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             cells,
         }
     };
-    let devices = watched.devices();
-    if devices.is_empty() {
-        return vec![row(None, None)];
+    match watched.devices() {
+        devices if devices.is_empty() => vec![row(None, None)],
+        devices => devices
+            .into_iter()
+            .map(|(ordinal, entry)| row(Some(ordinal), entry))
+            .collect(),
     }
-    let of_devices = devices.into_iter();
-    of_devices.map(|(ordinal, entry)| row(Some(ordinal), entry)).collect()
 }
 
 fn gpu(number: Option<u32>, uuid: Option<&str>) -> Cell {
@@ -179,10 +172,8 @@ fn user_of(pid: u32) -> Option<String> {
         let text = std::fs::read("/etc/passwd").unwrap_or_default();
         let of_line = |line: &str| {
             let mut parts = line.split(':');
-            Some((
-                parts.nth(1).and(parts.next())?.parse().ok()?,
-                printable(line.split(':').next()?, 16),
-            ))
+            let name = printable(parts.next()?, 16);
+            Some((parts.nth(1)?.parse().ok()?, name))
         };
         String::from_utf8_lossy(&text).lines().filter_map(of_line).collect()
     });
@@ -217,11 +208,6 @@ fn state(watched: &Watched) -> String {
 impl Row {
     pub fn texts(&self) -> Vec<String> {
         self.cells.iter().map(|cell| cell.text.clone()).collect()
-    }
-
-    /// The name of its job.
-    pub fn job(&self) -> &str {
-        &self.cells[JOB].text
     }
 
     /// Whether a cell has this text, in large or small letters.

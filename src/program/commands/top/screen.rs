@@ -1,9 +1,6 @@
 //! Draws the screen of `top`: the devices, the table of processes and the latest events, or one opened page. Also keeps
 //! what the user chose with the keys.
 
-use std::io::Write;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
 use ratatui::Frame;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,30 +12,16 @@ use super::devices::{self, DeviceRow};
 use super::events;
 use super::machine::Machine;
 use super::rows::{self, COLUMNS, Row};
-use crate::analysis::job::Job;
 use crate::analysis::running::FileId;
-use crate::render::format::{duration, printable, styled};
-use crate::render::job_page::JobPage;
+use crate::render::format::{many, printable, styled};
 use crate::render::table::lay_out;
 
-/// Entries to show of each list of an opened process.
-const ENTRIES: usize = 20;
-/// Reading the opened process's journal again takes at most 1 / READ_SHARE of the time.
-const READ_SHARE: u32 = 20;
 /// The lines of the screen from which on there is room for events.
 const ROOM_FOR_EVENTS: u16 = 14;
 
-const HELP: &str =
-    "q quit \u{2191}\u{2193} row Enter open \u{2190}\u{2192} sort r reverse / filter f its job e events d devices";
-const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
+const HELP: &str = "q quit \u{2191}\u{2193} PgUp PgDn scroll \u{2190}\u{2192} sort r reverse / filter e events";
+const HELP_EVENTS: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
-
-/// A page that takes the place of the tables.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Page {
-    Process(FileId),
-    Events,
-}
 
 /// The state of the screen.
 #[derive(Default)]
@@ -46,14 +29,10 @@ pub struct Screen {
     /// The column that the rows are sorted by, as its place in `COLUMNS`.
     sort: usize,
     reversed: bool,
-    /// The chosen row: its process and its device, and its index when it was drawn last.
-    chosen: Option<(FileId, Option<i16>)>,
-    place: usize,
-    /// The first row, and the first device, that are in sight.
+    /// Whether all events take the place of the tables.
+    shows_events: bool,
+    /// The first row, or event, that is in sight.
     first: usize,
-    first_device: usize,
-    opened: Option<Page>,
-    scroll: usize,
     /// Height of the lower part in lines; known after the first drawing.
     page: usize,
     colours: bool,
@@ -64,12 +43,6 @@ pub struct Screen {
     /// The rows with those that the filter leaves out.
     all: usize,
     devices: Vec<DeviceRow>,
-    /// The lines of the opened page, when it was made and how long that took.
-    text: Vec<String>,
-    made: Option<(Instant, Duration)>,
-    /// How many bytes of the journal that page shows, and the title that says of when it is.
-    shown: u64,
-    as_of: String,
     /// The latest events as text, and whether each is a failure.
     events: Vec<(String, bool)>,
     note: String,
@@ -106,80 +79,12 @@ impl Screen {
                 problem.unwrap_or_default()
             }
         };
-        self.open(machine);
-    }
-
-    /// Makes the opened page. If `machine` no longer has that process, the screen returns to the tables.
-    fn open(&mut self, machine: &Machine) {
-        let watched = match self.opened {
-            Some(Page::Process(id)) => machine.process(id),
-            Some(Page::Events) => {
-                self.as_of = format!("{} failures and marks, failures first (UTC)", self.events.len());
-                let all = events::latest(&self.events, usize::MAX);
-                self.text = all.map(|(line, _)| line.clone()).collect();
-                return;
-            }
-            None => None,
-        };
-        let Some(watched) = watched else {
-            self.opened = None;
-            return;
-        };
-        // The whole journal is read again, unless nothing is new.
-        let (read, _) = watched.progress();
-        let is_new = self.shown != read;
-        if let Some((at, took)) = self
-            .made
-            .filter(|(at, took)| !is_new || at.elapsed() < *took * READ_SHARE)
-        {
-            if is_new {
-                let ago = duration(at.elapsed().as_secs() * 1_000_000_000);
-                let took = duration(took.as_nanos() as u64);
-                let title = self.as_of.split(", older").next().unwrap_or_default();
-                self.as_of = format!("{title}, older than the journal by {ago}: to read it takes {took}");
-            }
-            return;
-        }
-        let begin = Instant::now();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.as_of = format!("{} as of {}", watched.pid, events::clock(now.as_nanos() as u64));
-        self.shown = read;
-        let page = JobPage {
-            top: ENTRIES,
-            bold: false,
-        };
-        let mut text = Vec::new();
-        // Writing to memory cannot fail.
-        let _ = match Job::load(&watched.path, |_, _| {}) {
-            Ok(job) => page.job(&mut text, &job),
-            Err(error) => writeln!(text, "{error}"),
-        };
-        self.text = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect();
-        self.made = Some((begin, begin.elapsed()));
-    }
-
-    /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
-    /// index.
-    fn place(&self) -> usize {
-        let chosen = self.chosen.and_then(|(id, device)| {
-            let same = |row: &Row| row.id == id && row.device == device;
-            let rows = &self.rows;
-            let exact = rows.iter().position(same);
-            exact.or_else(|| rows.iter().position(|row| row.id == id))
-        });
-        let place = chosen.unwrap_or(self.place);
-        place.min(self.rows.len().saturating_sub(1))
-    }
-
-    fn choose(&mut self, place: usize) {
-        self.place = place.min(self.rows.len().saturating_sub(1));
-        self.chosen = self.rows.get(self.place).map(|row| (row.id, row.device));
     }
 
     /// Does what a key asks for.
     pub fn press(&mut self, key: KeyCode, machine: &Machine) {
-        match (key, self.opened) {
-            (key, _) if self.typing => {
+        match key {
+            key if self.typing => {
                 match key {
                     KeyCode::Char(letter) => self.filter.push(letter),
                     KeyCode::Backspace => drop(self.filter.pop()),
@@ -189,45 +94,26 @@ impl Screen {
                 self.typing = !matches!(key, KeyCode::Enter | KeyCode::Esc);
                 self.refresh(machine);
             }
-            (KeyCode::Esc | KeyCode::Backspace, Some(_)) => self.opened = None,
-            (_, Some(_)) => self.scroll = moved(key, self.scroll, self.page).unwrap_or(self.scroll),
-            (KeyCode::Char('/'), None) => self.typing = true,
-            (KeyCode::Esc, None) => {
+            KeyCode::Esc | KeyCode::Backspace if self.shows_events => (self.shows_events, self.first) = (false, 0),
+            KeyCode::Char('e') => (self.shows_events, self.first) = (true, 0),
+            KeyCode::Char('/') => self.typing = true,
+            KeyCode::Esc => {
                 self.filter.clear();
                 self.refresh(machine);
             }
-            (KeyCode::Char('f'), None) => {
-                let job = self.rows.get(self.place()).map(|row| row.job().to_owned());
-                self.filter = if self.filter.is_empty() {
-                    job.unwrap_or_default()
-                } else {
-                    String::new()
-                };
-                self.refresh(machine);
-            }
-            (KeyCode::Char('d'), None) => self.first_device += 1,
-            (KeyCode::Left | KeyCode::Char('<'), None) => self.sort_by_next(COLUMNS.len() - 1),
-            (KeyCode::Right | KeyCode::Char('>'), None) => self.sort_by_next(1),
-            (KeyCode::Char('r'), None) => {
+            KeyCode::Left | KeyCode::Char('<') => self.sort_by_next(COLUMNS.len() - 1),
+            KeyCode::Right | KeyCode::Char('>') => self.sort_by_next(1),
+            KeyCode::Char('r') => {
                 self.reversed = !self.reversed;
                 rows::sort(&mut self.rows, self.sort, self.reversed);
             }
-            (KeyCode::Enter | KeyCode::Char('e'), None) => {
-                self.choose(self.place());
-                let process = self.chosen.map(|(id, _)| Page::Process(id));
-                self.opened = if key == KeyCode::Enter {
-                    process
-                } else {
-                    Some(Page::Events)
-                };
-                (self.made, self.scroll) = (None, 0);
-                self.open(machine);
-            }
-            (_, None) => {
-                if let Some(place) = moved(key, self.place(), self.page) {
-                    self.choose(place);
-                }
-            }
+            KeyCode::Up | KeyCode::Char('k') => self.first = self.first.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.first = self.first.saturating_add(1),
+            KeyCode::PageUp => self.first = self.first.saturating_sub(self.page),
+            KeyCode::PageDown => self.first = self.first.saturating_add(self.page),
+            KeyCode::Home => self.first = 0,
+            KeyCode::End => self.first = usize::MAX,
+            _ => {}
         }
     }
 
@@ -248,25 +134,20 @@ impl Screen {
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {
-        let is_list = self.opened.is_none();
+        let is_list = !self.shows_events;
         let height = frame.area().height;
-        // The page of an opened process has the devices of the process.
         let devices = match u16::try_from(self.devices.len()).unwrap_or(u16::MAX) {
             count @ 1.. if is_list => count.saturating_add(1).min((height * 2 / 5).max(3)),
             _ => 0,
         };
         let has_events = is_list && !self.events.is_empty() && height >= ROOM_FOR_EVENTS;
-        let events = if has_events {
-            (self.events.len() + 1).min(usize::from(height / 6)) as u16
-        } else {
-            0
-        };
+        let events = has_events.then(|| (self.events.len() + 1).min(usize::from(height / 6)) as u16);
         let note = u16::from(!self.note.is_empty());
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Max(devices),
             Constraint::Min(1),
-            Constraint::Length(events),
+            Constraint::Length(events.unwrap_or(0)),
             Constraint::Length(note),
             Constraint::Length(1),
         ])
@@ -278,14 +159,14 @@ impl Screen {
         if is_list {
             self.draw_processes(frame, areas[2]);
         } else {
-            self.draw_opened(frame, areas[2]);
+            self.draw_all_events(frame, areas[2]);
         }
         self.draw_events(frame, areas[3]);
         frame.render_widget(Paragraph::new(self.note.as_str()), areas[4]);
         let help = match (self.typing, is_list) {
             (true, _) => HELP_FILTER,
             (false, true) => HELP,
-            (false, false) => HELP_OPEN,
+            (false, false) => HELP_EVENTS,
         };
         frame.render_widget(Paragraph::new(Line::styled(help, self.style(Modifier::DIM))), areas[5]);
     }
@@ -304,19 +185,19 @@ impl Screen {
     }
 
     fn title(&self) -> String {
-        if self.opened.is_some() {
-            return format!("vramshim top  {}", self.as_of);
+        if self.shows_events {
+            let events = self.events.len();
+            return format!("vramshim top  {events} failures and marks, failures first (UTC)");
         }
         let mut ids: Vec<FileId> = self.rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let number = |count: usize, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
-        let mut title = format!(
-            "vramshim top  {}  {}  by {}",
-            number(ids.len(), "process", "processes"),
-            number(self.devices.len(), "device", "devices"),
-            COLUMNS[self.sort].title
-        );
+        let processes = match ids.len() {
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        let (devices, by) = (many(self.devices.len() as u64, "device"), COLUMNS[self.sort].title);
+        let mut title = format!("vramshim top  {processes}  {devices}  by {by}");
         if self.reversed {
             title.push_str(", reversed");
         }
@@ -331,22 +212,11 @@ impl Screen {
         let (lines, count) = (usize::from(area.height), self.devices.len());
         // If they do not all fit, a line says so.
         let shown = if count < lines { count } else { lines.saturating_sub(2) };
-        self.first_device %= (count.saturating_sub(shown) + 1).max(1);
-        let laid = lay_out(
-            &devices::COLUMNS,
-            &devices::texts(&self.devices),
-            usize::from(area.width),
-            None,
-        );
+        let (texts, room) = (devices::texts(&self.devices), usize::from(area.width));
+        let laid = lay_out(&devices::COLUMNS, &texts, room, None);
         let mut text = vec![Line::styled(laid.header, self.style(Modifier::BOLD))];
-        text.extend(
-            laid.rows
-                .into_iter()
-                .skip(self.first_device)
-                .take(shown)
-                .map(Line::from),
-        );
-        text.push(Line::from(format!("{} more devices: press d", count - shown)));
+        text.extend(laid.rows.into_iter().take(shown).map(Line::from));
+        text.push(Line::from(format!("{} more devices: --once shows all", count - shown)));
         frame.render_widget(Paragraph::new(text), area);
     }
 
@@ -355,41 +225,18 @@ impl Screen {
             return;
         }
         let texts: Vec<Vec<String>> = self.rows.iter().map(Row::texts).collect();
-        // The mark of the chosen row takes two characters.
-        let room = usize::from(area.width).saturating_sub(2);
-        let laid = lay_out(
-            &COLUMNS,
-            &texts,
-            room,
-            Some((self.sort, if self.reversed { '^' } else { '*' })),
-        );
+        let room = usize::from(area.width);
+        let mark = if self.reversed { '^' } else { '*' };
+        let laid = lay_out(&COLUMNS, &texts, room, Some((self.sort, mark)));
         let (lines, count) = (usize::from(area.height), self.rows.len());
         let falls_off = count >= lines || !laid.left_out.is_empty();
         self.page = lines.saturating_sub(1 + usize::from(falls_off)).max(1);
-        let place = self.place();
-        match self.chosen {
-            Some(_) => self.choose(place),
-            None => self.place = 0,
-        }
-        let last_first = count.saturating_sub(self.page);
-        self.first = self
-            .first
-            .max((place + 1).saturating_sub(self.page))
-            .min(place)
-            .min(last_first);
-        let mut text = vec![Line::styled(format!("  {}", laid.header), self.style(Modifier::BOLD))];
-        let rows = self.rows.iter().zip(&laid.rows).enumerate();
-        text.extend(rows.skip(self.first).take(self.page).map(|(number, (row, line))| {
-            let style = if row.is_read {
-                self.red(row.has_failed)
-            } else {
-                self.style(Modifier::DIM)
-            };
-            let (mark, chosen) = match number == place {
-                true => ('>', self.style(Modifier::REVERSED)),
-                false => (' ', Style::new()),
-            };
-            Line::styled(format!("{mark} {line}"), style.patch(chosen))
+        self.first = self.first.min(count.saturating_sub(self.page));
+        let mut text = vec![Line::styled(laid.header, self.style(Modifier::BOLD))];
+        let rows = self.rows.iter().zip(laid.rows).skip(self.first).take(self.page);
+        text.extend(rows.map(|(row, line)| match row.is_read {
+            true => Line::styled(line, self.red(row.has_failed)),
+            false => Line::styled(line, self.style(Modifier::DIM)),
         }));
         let hidden = (count > self.page).then(|| format!("{} more rows \u{2191}\u{2193} PgDn", count - self.page));
         let no_room = (!laid.left_out.is_empty()).then(|| format!("no room: {}", laid.left_out.join(" ")));
@@ -398,35 +245,13 @@ impl Screen {
         frame.render_widget(Paragraph::new(text), area);
     }
 
-    fn draw_opened(&mut self, frame: &mut Frame, area: Rect) {
+    fn draw_all_events(&mut self, frame: &mut Frame, area: Rect) {
         let height = usize::from(area.height);
-        self.scroll = self.scroll.min(self.text.len().saturating_sub(height));
-        let text = self.text.iter().skip(self.scroll).take(height);
-        let lines: Vec<Line> = text.map(|line| Line::from(printable(line, 1000))).collect();
-        let page = Paragraph::new(lines);
-        let is_table = self.opened != Some(Page::Events);
-        frame.render_widget(
-            if is_table {
-                page
-            } else {
-                page.wrap(Wrap { trim: false })
-            },
-            area,
-        );
+        self.first = self.first.min(self.events.len().saturating_sub(height));
+        let events = events::latest(&self.events, usize::MAX).skip(self.first).take(height);
+        let lines: Vec<Line> = events.map(|(line, _)| Line::from(line.as_str())).collect();
+        frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
     }
-}
-
-/// Where a key leads from `place`: a line or `page` lines on, or to an end.
-fn moved(key: KeyCode, place: usize, page: usize) -> Option<usize> {
-    Some(match key {
-        KeyCode::Up | KeyCode::Char('k') => place.saturating_sub(1),
-        KeyCode::Down | KeyCode::Char('j') => place.saturating_add(1),
-        KeyCode::PageUp => place.saturating_sub(page),
-        KeyCode::PageDown => place.saturating_add(page),
-        KeyCode::Home => 0,
-        KeyCode::End => usize::MAX,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

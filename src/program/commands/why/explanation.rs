@@ -1,7 +1,5 @@
 //! The page of `why`: the verdict, the ledger, the holders, and what to do next.
 
-use std::io::{self, Write};
-
 use journal::format::Teller;
 use journal::reader::State;
 
@@ -11,12 +9,12 @@ use crate::analysis::job::NOT_KNOWN;
 use crate::analysis::labels::Labels;
 use crate::analysis::rank::rank;
 use crate::render::answer::Answer;
-use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size};
 use crate::render::host_memory;
-use crate::render::table::table;
+use crate::render::text_or_json::Page;
 use crate::render::verdict_lines::process_name;
 
-pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io::Result<()> {
+pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
     let job = answer.job;
     // Bold, and red or green if the end is known to be bad or good.
     let style = match format::end_title(job) {
@@ -26,12 +24,12 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
     };
     for (line, number) in answer.lines.iter().zip(0..) {
         match number {
-            0 if bold => writeln!(out, "\x1b[{style}m{line}\x1b[0m")?,
-            _ => writeln!(out, "{line}")?,
+            0 => page.line(format::in_style(&line.to_string(), style)),
+            _ => page.line(line),
         }
     }
     if let Some(asked_by) = &answer.holders.asked_by {
-        writeln!(out, "Asked for by {}", printable(asked_by, 200))?;
+        page.line(format!("Asked for by {}", printable(asked_by, 200)));
     }
     let process = if job.is_imported() {
         "Imported trace".to_owned()
@@ -39,91 +37,69 @@ pub fn page(out: &mut impl Write, run: &Run, answer: &Answer, bold: bool) -> io:
         let rank = rank(&job.header).map_or_else(String::new, |rank| format!(", rank {}", printable(&rank, 12)));
         format!("Process {} on {}{rank}", job.header.pid, format::host(job, 64))
     };
-    writeln!(
-        out,
-        "{process}, {}, started {}, ended: {}; {}",
-        printable(&job.title(), 80),
-        format::started(job),
-        format::ended_after(job),
-        shown(&job.path)
-    )?;
+    let (title, path) = (printable(&job.title(), 80), shown(&job.path));
+    let (started, ended) = (format::started(job), format::ended_after(job));
+    page.line(format!("{process}, {title}, started {started}, ended: {ended}; {path}"));
     if let Some(before) = &run.died_before {
-        writeln!(
-            out,
-            "An earlier run died ({}): process {}, started {}: vramshim why {}",
-            before.finding().verdict.words(),
-            before.header.pid,
-            format::started(before),
-            shown(&before.path)
-        )?;
+        let (why, pid) = (before.finding().verdict.words(), before.header.pid);
+        let (started, path) = (format::started(before), shown(&before.path));
+        page.line(format!(
+            "An earlier run died ({why}): process {pid}, started {started}: vramshim why {path}"
+        ));
     }
-    if run.jobs().len() > 1 {
-        others(out, run, bold)?;
+    if run.jobs.len() > 1 {
+        others(page, run);
     }
     if let Some(failure) = &answer.finding.failure {
-        ledger(out, answer, failure, bold)?;
+        ledger(page, answer, failure);
     }
     if job.ledger.surges.count > 0 {
         let labels = Labels::load(&job.path);
-        for line in host_memory::surge_lines(&job.ledger.surges, &labels, &shown(&job.path)) {
-            writeln!(out, "{line}")?;
-        }
+        let lines = host_memory::surge_lines(&job.ledger.surges, &labels, &path);
+        lines.iter().for_each(|line| page.line(line));
     }
-    if let Some(growth) = host_memory::growth(&job.ledger.host) {
-        writeln!(out, "{growth}")?;
-    }
+    host_memory::growth(&job.ledger.host)
+        .iter()
+        .for_each(|growth| page.line(growth));
     let holders = &answer.holders;
     if !holders.list.is_empty() {
         let more = match holders.in_all - holders.list.len() {
             0 => String::new(),
             _ => format!(" (top {} of {})", holders.list.len(), holders.in_all),
         };
-        writeln!(out, "\n{}", strong(&format!("Holders {}{more}", holders.moment), bold))?;
+        page.heading(format!("Holders {}{more}", holders.moment));
         let rows = holders.list.iter().map(|holder| {
             let (what, oldest) = (printable(&holder.what, 200), duration(holder.oldest_ns));
             vec![size(holder.bytes), count(holder.count), what, oldest]
         });
-        table(
-            out,
-            &["bytes", "count", "what", "oldest from"],
-            &[0, 1, 3],
-            rows.collect(),
-        )?;
+        page.table(">bytes|>count|what|>oldest from", rows.collect());
     }
     if !answer.next.is_empty() {
-        writeln!(out, "\n{}", strong("Next", bold))?;
-        for step in &answer.next {
-            writeln!(out, "  {step}")?;
-        }
+        page.heading("Next");
+        answer.next.iter().for_each(|step| page.line(format!("  {step}")));
     }
-    Ok(())
 }
 
 /// A line for each process of the run, in the order of their deaths.
-fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
+fn others(page: &mut Page, run: &Run) {
     let older = match run.older {
         0 => String::new(),
         older => format!("; {} of earlier runs left out", count(older as u64)),
     };
-    let title = format!(
-        "{} processes, the first to die first{older}",
-        count(run.jobs().len() as u64)
-    );
-    writeln!(out, "\n{}", strong(&title, bold))?;
-    let first_ns = run.jobs().iter().filter_map(died_ns).min();
-    let rows = run.jobs().iter().map(|job| {
-        let died = died_ns(job)
-            .zip(first_ns)
-            .map(|(died, first)| died.saturating_sub(first));
+    let all = count(run.jobs.len() as u64);
+    page.heading(format!("{all} processes, the first to die first{older}"));
+    let first_ns = run.jobs.iter().filter_map(died_ns).min();
+    let rows = run.jobs.iter().map(|job| {
+        let died = died_ns(job).zip(first_ns);
+        let died = died.map(|(died, first)| died.saturating_sub(first));
         vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             format::host(job, 40),
             printable(&job.title(), 40),
-            if format::knows_end(job) {
-                ended(job.state)
-            } else {
-                NOT_KNOWN.to_owned()
+            match format::knows_end(job) {
+                true => ended(job.state),
+                false => NOT_KNOWN.to_owned(),
             },
             match (died, job.state) {
                 (Some(0), _) => "first".to_owned(),
@@ -136,47 +112,30 @@ fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
             job.finding().verdict.words().to_owned(),
         ]
     });
-    table(
-        out,
-        &["pid", "rank", "host", "job", "ended", "died", "verdict"],
-        &[0, 5],
-        rows.collect(),
-    )
+    page.table(">pid|rank|host|job|ended|>died|verdict", rows.collect());
 }
 
 /// The device's bytes at the failure, which sum to the device; and those of the limit if it refused the request.
-fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) -> io::Result<()> {
+fn ledger(page: &mut Page, answer: &Answer, failure: &Failure) {
     let (job, scene, shortage) = (answer.job, failure.scene, &failure.shortage);
-    let pid = job.header.pid;
     if let Some(parts) = &shortage.parts {
-        let title = format!("Device {} at {}", scene.device, duration(scene.time_ns));
-        writeln!(out, "\n{}", strong(&title, bold))?;
-        table(
-            out,
-            &["who", "what", "size", "bytes"],
-            &[2, 3],
-            rows(answer, parts.whose(), parts.total),
-        )?;
+        page.heading(format!("Device {} at {}", scene.device, duration(scene.time_ns)));
+        page.table(TITLES, rows(answer, parts.whose(), parts.total));
         if let (Some(layer), Some(shown)) = (job.header.layer(), shortage.shown) {
             let [layer, free, total] = [printable(layer, 200), size(shown.free), size(shown.total)];
-            let told = if parts.of_layer {
-                format!("are what a layer showed, {layer}; the device itself may have more")
-            } else {
-                format!("are the driver's; a layer, {layer}, showed {free} free of {total}")
-            };
-            writeln!(out, "  total and free {told}")?;
+            page.line(match parts.of_layer {
+                true => format!("  total and free are what a layer showed, {layer}; the device itself may have more"),
+                false => format!("  total and free are the driver's; a layer, {layer}, showed {free} free of {total}"),
+            });
         }
     }
     if shortage.largest_cached > 0 {
-        writeln!(out, "  largest cached block {}", size(shortage.largest_cached))?;
+        page.line(format!("  largest cached block {}", size(shortage.largest_cached)));
     }
-    let Some(allowance) = &shortage.allowance else {
-        return Ok(());
-    };
+    let Some(allowance) = &shortage.allowance else { return };
     let whose = if allowance.group { "group" } else { "process" };
-    let title = format!("Limit of the {whose}, {}", size(allowance.limit));
-    writeln!(out, "\n{}", strong(&title, bold))?;
-    let mut rows = vec![row(format!("{pid} this process"), "held", allowance.own)];
+    page.heading(format!("Limit of the {whose}, {}", size(allowance.limit)));
+    let mut rows = vec![row(format!("{} this process", job.header.pid), "held", allowance.own)];
     let members = scene
         .processes
         .iter()
@@ -186,8 +145,10 @@ fn ledger(out: &mut impl Write, answer: &Answer, failure: &Failure, bold: bool) 
         rows.push(row("group".to_owned(), "used in all", allowance.used));
     }
     rows.push(row(String::new(), "left", allowance.room()));
-    table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
+    page.table(TITLES, rows);
 }
+
+const TITLES: &str = "who|what|>size|>bytes";
 
 fn row(who: String, what: &str, bytes: impl TryInto<i64>) -> Vec<String> {
     let bytes = bytes.try_into().unwrap_or(i64::MAX);

@@ -10,8 +10,8 @@ const BETWEEN_SIGNS_NS: u64 = 500_000_000;
 
 /// The processes of one run of a job.
 pub struct Run {
-    /// The one to explain first.
-    jobs: Vec<Job>,
+    /// In the order of their deaths.
+    pub jobs: Vec<Job>,
     /// Processes of earlier runs, which are left out.
     pub older: usize,
     /// Of these the last that died of a failed request.
@@ -55,10 +55,6 @@ impl Run {
         let lacked_memory = self.jobs.iter().find(|job| job.finding().fatal);
         let first = self.jobs.first().filter(|job| died_ns(job).is_some());
         lacked_memory.or(first).or_else(fullest).unwrap_or(&self.jobs[0])
-    }
-
-    pub fn jobs(&self) -> &[Job] {
-        &self.jobs
     }
 }
 

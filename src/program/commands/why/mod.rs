@@ -4,7 +4,6 @@ mod explanation;
 mod first_death;
 mod holders_and_next;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,13 +13,12 @@ use crate::analysis::finding::Verdict;
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::live_set::Catcher;
 use crate::analysis::rank::rank;
-use crate::escaped;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with, named};
 use crate::number::at_least;
 use crate::render::answer::Answer;
-use crate::render::{format, host_memory};
+use crate::render::host_memory;
 use crate::say::say;
 use first_death::Run;
 use holders_and_next::{MOMENTS, holders, replayed, set_of};
@@ -144,14 +142,9 @@ impl Why {
         let holders = holders(job, set, self.top);
         let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
         let answer = Answer::new(job, holders, Ok(replay));
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        if self.json {
-            escaped::pretty(&mut out, &page(&run, &answer))
-        } else {
-            explanation::page(&mut out, &run, &answer, format::styled())
-        }
-        .and_then(|()| out.flush())
-        .map_err(Failure::unwritten)?;
+        super::print(self.json.then(|| page(&run, &answer)), |page| {
+            explanation::show(page, &run, &answer)
+        })?;
         match code(job) {
             0 if problems.is_empty() => Ok(()),
             0 => Err(Failure::answer(1)),
@@ -196,7 +189,7 @@ fn page(run: &Run, answer: &Answer) -> Value {
         // The same, each with what is known of its effect.
         "steps": answer.steps_as_json(),
         "replay": answer.replay,
-        "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
+        "processes": run.jobs.iter().map(process).collect::<Vec<_>>(),
         "older_processes": run.older,
         // The last process of an earlier run that died of a failed request; null if none did.
         "died_before": run.died_before.as_ref().map(process),

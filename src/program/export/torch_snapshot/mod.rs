@@ -7,10 +7,10 @@
 mod device;
 mod pickle_writer;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
 
-use journal::format::{Event, MarkKind, Record};
+use journal::format::{Event, MarkKind};
 
 use self::device::{Block, Device, Entry};
 use self::pickle_writer::{Kept, List, Pickle};
@@ -27,8 +27,17 @@ struct Annotation {
 /// Marks beyond this number are left out.
 const MOST_ANNOTATIONS: usize = 1 << 20;
 
-/// Returns the number of entries of the trace.
-pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64> {
+/// A device's trace has its last entries: MemoryViz is slow with more. PyTorch's own recorder forgets the oldest, too.
+const MOST_ENTRIES: usize = 1_000_000;
+
+/// How many entries of traces were written, and how many older ones are left out.
+#[derive(Clone, Copy, Default)]
+pub struct Written {
+    pub entries: u64,
+    pub left_out: u64,
+}
+
+pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Written> {
     let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
     process.each(|count, record| {
@@ -55,7 +64,7 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64
         stacks: HashMap::new(),
     };
     let mut pickle = Pickle::new(out)?;
-    let (mut entries, mut ended) = (0, Vec::new());
+    let (mut written, mut ended) = (Written::default(), Vec::new());
     pickle.open_dictionary()?;
     pickle.entry("device_traces", |pickle| {
         pickle.lists(devices.last().map_or(0, |&last| last as usize + 1), |number, list| {
@@ -64,15 +73,19 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64
                 return Ok(());
             }
             let mut device = Device::new(number, expandable);
+            let mut last = VecDeque::new();
             process.each(|count, record| {
-                if count >= cut {
-                    return Ok(());
+                if count < cut {
+                    device.apply(record);
+                    last.extend(device.entries.drain(..).map(|entry| (record.time_ns, entry)));
+                    let older = last.len().saturating_sub(MOST_ENTRIES);
+                    written.left_out += last.drain(..older).len() as u64;
                 }
-                device.apply(record);
-                entries += device.entries.len() as u64;
-                let mut each = device.entries.drain(..);
-                each.try_for_each(|entry| writer.entry(list, record, entry))
+                Ok(())
             })?;
+            written.entries += last.len() as u64;
+            last.into_iter()
+                .try_for_each(|(time_ns, entry)| writer.entry(list, time_ns, entry))?;
             device.finish();
             ended.push((number, device));
             Ok(())
@@ -99,7 +112,7 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<u64
         })
     })?;
     pickle.finish()?;
-    Ok(entries)
+    Ok(written)
 }
 
 /// A segment of at most so many bytes is one for small tensors, as in PyTorch.
@@ -134,14 +147,14 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, list: &mut List, record: &Record, entry: Entry) -> io::Result<()> {
+    fn entry(&mut self, list: &mut List, time_ns: u64, entry: Entry) -> io::Result<()> {
         list.dictionary(|pickle| {
             let place = if entry.action == "oom" { "device_free" } else { "addr" };
             pickle.text_at("action", entry.action)?;
             pickle.number_at(place, entry.place)?;
             pickle.number_at("size", entry.size)?;
             pickle.number_at("stream", entry.stream)?;
-            pickle.number_at("time_us", self.process.unix_ns(record.time_ns) / 1000)?;
+            pickle.number_at("time_us", self.process.unix_ns(time_ns) / 1000)?;
             pickle.text_at("compile_context", "N/A")?;
             pickle.text_at("user_metadata", "")?;
             pickle.no_pool_at("pool_id")?;

@@ -1,4 +1,4 @@
-//! The driver's functions that a worker calls. Each call is noted while it is in progress, and its time is taken.
+//! The driver's functions that a worker calls. Each call is noted while it is in progress.
 
 use std::ffi::{CStr, c_int};
 use std::sync::LazyLock;
@@ -11,23 +11,18 @@ use crate::driver::{Access, Library, NOT_FOUND, Properties};
 use crate::stress::outcome::Fault;
 
 impl Thread {
-    /// Makes a call. With `bytes` it is a request whose price is kept.
+    /// Makes a call. `bytes` are those of a request, or 0.
     fn call(&self, name: &'static CStr, bytes: u64, function: impl FnOnce() -> i32) -> Result<(), Fault> {
         let call = name.to_str().unwrap_or_default().trim_end_matches("_v2");
-        let begun = Instant::now();
-        lock(&self.site.books).in_progress[self.number] = Some((call, begun));
+        lock(&self.site.books).in_progress[self.number] = Some((call, Instant::now()));
         let code = function();
-        let taken = begun.elapsed();
         let books = &mut *lock(&self.site.books);
         books.in_progress[self.number] = None;
         books.outcome.calls += 1;
-        if code != 0 {
-            return Err(Fault::answered(call, code, bytes));
+        match code {
+            0 => Ok(()),
+            code => Err(Fault::answered(call, code, bytes)),
         }
-        if bytes > 0 {
-            books.prices.note(call, bytes, taken.as_nanos() as u64);
-        }
-        Ok(())
     }
 }
 

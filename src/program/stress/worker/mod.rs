@@ -16,7 +16,7 @@ use base::sync::lock;
 
 use self::device::{Block, WHOLE_BYTES};
 use super::compare::{Rest, compare_device, compare_ledger, settle};
-use super::outcome::{Fault, FaultKind, Kind, Order, Outcome, Prices};
+use super::outcome::{Fault, FaultKind, Kind, Order, Outcome};
 use crate::analysis::slack::PAGE;
 use crate::driver::{Library, call};
 use crate::escaped;
@@ -47,7 +47,6 @@ struct Site {
 struct Books {
     /// After a fault all threads stop.
     outcome: Outcome,
-    prices: Prices,
     /// The call of each thread: its name, and when it began.
     in_progress: [Option<(&'static str, Instant)>; THREADS],
     live_bytes: u64,
@@ -115,8 +114,6 @@ fn work(site: &'static Site) -> Result<(), Fault> {
     threads[0].clear(blocks)?;
     let start = threads[0].look(true)?;
     compare_ledger(&start, &start)?;
-    // What was loaded meanwhile is no price.
-    lock(&site.books).prices = Prices::default();
     lock(&site.books).outcome.free_at_idle_bytes = Some(start.free);
     let end = Instant::now() + Duration::from_millis(site.order.time_ms);
     let mut rounds = 0;
@@ -129,8 +126,7 @@ fn work(site: &'static Site) -> Result<(), Fault> {
         threads[0].rest(&start, true)?;
         site.tell();
     }
-    let books = &mut *lock(&site.books);
-    (books.outcome.prices, books.outcome.is_done) = (books.prices.list(), true);
+    lock(&site.books).outcome.is_done = true;
     Ok(())
 }
 

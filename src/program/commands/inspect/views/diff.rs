@@ -68,7 +68,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         String::new(),
         percent(Some(rise(times[0], times[1])).filter(|rise| rise.is_finite())),
     ]);
-    page.table(&["", "before", "after", "change", ""], &[1, 2, 3, 4], rows);
+    page.table("|>before|>after|>change|>", rows);
 
     let mut names: BTreeMap<String, [(u64, u64); 2]> = BTreeMap::new();
     for (side, study) in [before, after].into_iter().enumerate() {
@@ -96,8 +96,8 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     if changed.is_empty() {
         page.line("All holders have the same bytes.");
     } else {
-        let titles = ["change", "before", "after", "count before", "after", by.name()];
-        page.table(&titles, &[0, 1, 2, 3, 4], changed.iter().take(top).map(row).collect());
+        let titles = format!(">change|>before|>after|>count before|>after|{}", by.name());
+        page.table(&titles, changed.iter().take(top).map(row).collect());
     }
     let told = names.iter().map(|(name, [before, after])| {
         json!({

@@ -20,33 +20,31 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     };
     let ledger = study.job.ledger.devices.get(&peak.device);
     let valleys = ledger.into_iter().flat_map(|ledger| ledger.floors.valleys());
-    let (all, what): (Vec<At>, String) = match steps.first() {
-        Some(first) if steps.len() >= FEWEST_MOMENTS => {
-            let text = printable(&study.labels.mark(first.text), 40);
-            let is_one = steps.iter().all(|step| step.text == first.text);
-            let what = if is_one {
-                format!("the marks {text}")
-            } else {
-                "its marks".to_owned()
-            };
-            (steps.iter().map(|step| step.at).collect(), what)
-        }
-        _ => (
-            valleys
-                .map(|time_ns| At {
-                    time_ns,
-                    event: u64::MAX,
-                })
-                .collect(),
+    let at_marks = steps.len() >= FEWEST_MOMENTS;
+    let (all, what): (Vec<At>, String) = if at_marks {
+        let is_one = steps.iter().all(|step| step.text == steps[0].text);
+        let name = printable(&study.labels.mark(steps[0].text), 40);
+        let what = if is_one {
+            format!("the marks {name}")
+        } else {
+            "its marks".to_owned()
+        };
+        (steps.iter().map(|step| step.at).collect(), what)
+    } else {
+        let at = |time_ns| At {
+            time_ns,
+            event: u64::MAX,
+        };
+        (
+            valleys.map(at).collect(),
             "its lowest moments, because it has too few marks".to_owned(),
-        ),
+        )
     };
     // What the job frees on its way out, as an interpreter does, says nothing of its growth.
     let ended = study.job.state != State::Running;
     let cleared_ns = study.landmarks.cleared_ns.filter(|_| ended).unwrap_or(u64::MAX);
     let looked_at = thinned(all.into_iter().filter(|at| at.time_ns < cleared_ns).collect());
     let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
-    let at_marks = steps.len() >= FEWEST_MOMENTS;
     let mut holdings = Holdings::new(moments.clone());
     let job = study.again(&mut [&mut holdings])?;
     let found = growers(&holdings.finish(&job.ledger), &looked_at, peak.device);
@@ -93,9 +91,10 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     let devices_of_job = devices_of_peak().map(|set| set.device);
     let others: Vec<i16> = devices_of_job.filter(|&other| other != peak.device).collect();
     if !others.is_empty() {
+        let numbers: Vec<String> = others.iter().map(i16::to_string).collect();
+        let numbers = numbers.join(", ");
         page.line(format!(
-            "This is the device with the highest peak; the job has memory on {} too",
-            devices(&others)
+            "This is the device with the highest peak; the job has memory on others too: {numbers}"
         ));
     }
     let row = |grower: &Grower| {
@@ -110,8 +109,8 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     };
     if !growers.is_empty() {
         let each = if at_marks { "a step" } else { "a moment" };
-        let titles = ["from", "to", "count", each, "a second", "holder"];
-        page.table(&titles, &[0, 1, 2, 3, 4], growers.iter().take(top).map(row).collect());
+        let titles = format!(">from|>to|>count|>{each}|>a second|holder");
+        page.table(&titles, growers.iter().take(top).map(row).collect());
         if !at_marks {
             page.line(
                 "a moment: from one of these moments to the next. Without marks it is not known how many steps of the job \
@@ -146,16 +145,6 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         }),
     );
     Ok(())
-}
-
-/// Devices in words.
-pub fn devices(ordinals: &[i16]) -> String {
-    let numbers: Vec<String> = ordinals.iter().map(i16::to_string).collect();
-    match numbers.split_last() {
-        Some((last, [])) => format!("device {last}"),
-        Some((last, before)) => format!("devices {} and {last}", before.join(", ")),
-        None => "no device".to_owned(),
-    }
 }
 
 /// The bytes between the peak and the device's limit or size.

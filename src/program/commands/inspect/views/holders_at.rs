@@ -70,8 +70,8 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
             name.clone(),
         ]
     };
-    let titles = ["bytes", "share", "count", "age", by.name()];
-    page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
+    let titles = format!(">bytes|>share|>count|>age|{}", by.name());
+    page.table(&titles, names.iter().take(top).map(row).collect());
     if names.len() > top {
         let rest = names[top..].iter().map(|named| named.sum.bytes);
         let (more, bytes) = (

@@ -123,8 +123,8 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
                 study.label(sum.key),
             ]
         };
-        let titles = ["bytes", "count", "age", "came", "", found.by.name()];
-        page.table(&titles, &[0, 1, 2], found.holders.iter().take(top).map(row).collect());
+        let titles = format!(">bytes|>count|>age|came||{}", found.by.name());
+        page.table(&titles, found.holders.iter().take(top).map(row).collect());
         if let Some(growth) = found.growth {
             page.line(format!(
                 "Live bytes grew from {} to {}: came shows the tenths of this time",

@@ -2,10 +2,10 @@
 
 mod diff;
 mod growers;
-mod holders_at;
+pub mod holders_at;
 mod leaks;
-mod study;
-mod when;
+pub mod study;
+pub mod when;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::analysis::rank::rank;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::collect;
-use crate::render::format;
+use crate::render::format::{many, percent};
 use crate::render::text_or_json::Page;
 use study::{MomentError, Study};
 use when::{Share, Top, When};
@@ -115,10 +115,10 @@ impl Views {
             Labels::tell_apart(&mut labels);
         }
         let mut together = Page::default();
-        let mut rise = None;
-        if self.diff.is_some() {
-            rise = diff::show(&mut together, &studies, &others, by, top);
-        }
+        let is_compared = self.diff.is_some();
+        let rise = is_compared
+            .then(|| diff::show(&mut together, &studies, &others, by, top))
+            .flatten();
         // Why a process does not have the moment that was asked for, and whether another one has it.
         let (mut missing, mut found) = (None, false);
         let mut note = |result| match result {
@@ -144,16 +144,14 @@ impl Views {
                 .filter(|_| !found)
                 .map(|why| format!("there is no such moment: {why}")),
         );
-        if !problems.is_empty() {
-            return Err(Failure::failed(problems.join("\n")));
-        }
+        Failure::unless_none(&problems)?;
         match (self.fail_above, rise) {
             (Some(Share(most)), Some(rise)) if rise > most => Err(Failure::new(
                 ROSE,
                 format!(
                     "the peak is {} higher, more than the {} that --fail-above allows",
-                    format::percent(Some(rise)),
-                    format::percent(Some(most))
+                    percent(Some(rise)),
+                    percent(Some(most))
                 ),
             )),
             _ => Ok(()),
@@ -190,29 +188,16 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
         escaped::line(&mut out, &whole)?;
         return out.flush();
     }
-    let bold = format::styled();
-    let mut is_first = together.is_empty();
-    together.write(&mut out, bold)?;
-    for (study, page) in studies.iter().zip(pages) {
-        if page.is_empty() {
-            continue;
-        }
-        if !std::mem::take(&mut is_first) {
-            writeln!(out)?;
-        }
-        writeln!(out, "{}", format::strong(&study.title(), bold))?;
+    let mut whole = together;
+    for (study, page) in studies.iter().zip(pages).filter(|(_, page)| !page.text.is_empty()) {
+        whole.heading(study.title());
         if study.job.lost > 0 || study.job.damaged > 0 {
-            writeln!(
-                out,
-                "Figures are incomplete: {} lost, {} damaged.",
-                format::many(study.job.lost, "event"),
-                format::many(study.job.damaged, "record")
-            )?;
+            let (lost, damaged) = (many(study.job.lost, "event"), many(study.job.damaged, "record"));
+            whole.line(format!("Figures are incomplete: {lost} lost, {damaged} damaged."));
         }
-        if let Some(note) = study.note() {
-            writeln!(out, "{note}")?;
-        }
-        page.write(&mut out, bold)?;
+        study.note().iter().for_each(|note| whole.line(note));
+        whole.text += &page.text;
     }
+    out.write_all(whole.text.as_bytes())?;
     out.flush()
 }

@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use config::{Stacks, table};
 use journal::format::MarkKind;
-use journal::reader::{Journal, State};
+use journal::reader::{Header, Journal, State, TensorFile};
 
 use super::when::When;
 use crate::analysis::device_ledger::Live;
@@ -16,9 +17,13 @@ use crate::analysis::labels::Labels;
 use crate::analysis::landmarks::{Landmarks, Mark};
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
 use crate::analysis::rank::rank;
+use crate::analysis::stack_uses::Uses;
+use crate::analysis::tensors::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{duration, percent, printable};
 
+/// The moments that each study has.
+const MOMENTS: [Moment; 3] = [Moment::Peak, Moment::OutOfMemory, Moment::End];
 /// The most marks that are named.
 const MOST_NAMED: usize = 8;
 
@@ -45,6 +50,8 @@ pub struct Study {
     pub job: Job,
     pub labels: Labels,
     pub landmarks: Landmarks,
+    /// What the records say of stacks.
+    pub uses: Uses,
     pub peak: LiveSet,
     pub failure: Option<LiveSet>,
     pub end: LiveSet,
@@ -53,11 +60,22 @@ pub struct Study {
 impl Study {
     /// Reads the journal once. PyTorch's tensors are the allocations, if they were recorded.
     pub fn read(path: &Path) -> Result<Study, LoadError> {
+        Study::of(Journal::open(path).map_err(LoadError::Open)?, &MOMENTS)
+    }
+
+    /// The same, without what was live if the journal does not tell which code asked for it.
+    pub fn of_code(path: &Path) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
+        let is_told = records_stacks(journal.header()) || TensorFile::beside(path).exists();
+        Study::of(journal, if is_told { &MOMENTS } else { &[] })
+    }
+
+    fn of(journal: Journal, moments: &[Moment]) -> Result<Study, LoadError> {
+        let path = journal.path();
         let labels = Labels::load(path);
-        let mut landmarks = Landmarks::default();
-        let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
-        let mut all: [&mut dyn Observer; 2] = [&mut landmarks, &mut catcher];
+        let (mut landmarks, mut uses) = (Landmarks::default(), Uses::default());
+        let mut catcher = Catcher::new(moments);
+        let mut all: [&mut dyn Observer; 3] = [&mut landmarks, &mut uses, &mut catcher];
         let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
         let mut sets = catcher.finish(&job.ledger).into_iter();
         let mut next = || sets.next().flatten();
@@ -65,16 +83,37 @@ impl Study {
         for set in &mut end.devices {
             set.time_ns = ended_ns(&job);
         }
+        uses.finish(&job.ledger);
         check_budget(path)?;
         Ok(Study {
             journal,
             job,
             labels,
             landmarks,
+            uses,
             peak,
             failure,
             end,
         })
+    }
+
+    /// Whether stacks were recorded.
+    pub fn has_stacks(&self) -> bool {
+        records_stacks(&self.job.header)
+    }
+
+    /// Whether stacks or PyTorch tell which code has memory.
+    pub fn knows_code(&self) -> bool {
+        self.has_stacks() || self.job.tensors.is_some()
+    }
+
+    /// PyTorch's tensors; `None` if none were recorded.
+    pub fn tensors(&self) -> Option<Tensors> {
+        Tensors::of(
+            &self.job,
+            [Some(&self.peak), self.failure.as_ref(), Some(&self.end)],
+            &self.labels,
+        )
     }
 
     /// Reads the journal again.
@@ -276,6 +315,12 @@ impl Study {
     pub fn label(&self, key: Key) -> String {
         printable(&self.labels.key(key), 160)
     }
+}
+
+fn records_stacks(header: &Header) -> bool {
+    let set = header.environment.iter().find(|(name, _)| name == table::STACKS.name);
+    let kinds = set.and_then(|(_, value)| Stacks::parse(value.trim()));
+    kinds.is_some_and(|kinds| kinds != Stacks::Off)
 }
 
 fn ended_ns(job: &Job) -> u64 {

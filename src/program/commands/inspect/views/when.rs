@@ -19,31 +19,19 @@ pub enum When {
     Mark(String),
 }
 
-/// What a value of an option should have been.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wanted {
-    #[error("give a time such as 90s, 1.5ms or 2min, or peak, oom, end, or mark:NAME")]
-    Moment,
-    #[error("give a number of entries from 1 on, or stack, size, api, thread or stream")]
-    EntriesOrGrouping,
-    #[error("give a percentage such as 5%")]
-    Percentage,
-}
+const MOMENTS: &str = "give a time such as 90s, 1.5ms or 2min, or peak, oom, end, or mark:NAME";
 
 impl FromStr for When {
-    type Err = Wanted;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<When, Wanted> {
-        match text {
-            "peak" => return Ok(When::Peak),
-            "oom" => return Ok(When::OutOfMemory),
-            "end" => return Ok(When::End),
-            _ => {}
+    fn from_str(text: &str) -> Result<When, &'static str> {
+        match (text, text.strip_prefix("mark:")) {
+            ("peak", _) => Ok(When::Peak),
+            ("oom", _) => Ok(When::OutOfMemory),
+            ("end", _) => Ok(When::End),
+            (_, Some(name)) if !name.is_empty() => Ok(When::Mark(name.to_owned())),
+            _ => parse_time(text).map(When::Time).ok_or(MOMENTS),
         }
-        if let Some(name) = text.strip_prefix("mark:").filter(|name| !name.is_empty()) {
-            return Ok(When::Mark(name.to_owned()));
-        }
-        parse_time(text).map(When::Time).ok_or(Wanted::Moment)
     }
 }
 
@@ -67,15 +55,16 @@ pub enum Top {
     By(By),
 }
 
-impl FromStr for Top {
-    type Err = Wanted;
+const WANTED: &str = "give a number of entries from 1 on, or stack, size, api, thread or stream";
 
-    fn from_str(text: &str) -> Result<Top, Wanted> {
+impl FromStr for Top {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Top, &'static str> {
         if let Some(by) = By::parse(text) {
             return Ok(Top::By(by));
         }
-        let entries = at_least(1, usize::MAX)(text);
-        entries.map(Top::Entries).map_err(|_| Wanted::EntriesOrGrouping)
+        at_least(1, usize::MAX)(text).map(Top::Entries).map_err(|_| WANTED)
     }
 }
 
@@ -84,14 +73,16 @@ impl FromStr for Top {
 pub struct Share(pub f64);
 
 impl FromStr for Share {
-    type Err = Wanted;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Share, Wanted> {
+    fn from_str(text: &str) -> Result<Share, &'static str> {
         let number = text
             .strip_suffix('%')
             .and_then(|number| number.trim().parse::<f64>().ok());
         let percent = number.filter(|number| number.is_finite() && *number >= 0.0);
-        percent.map(|percent| Share(percent / 100.0)).ok_or(Wanted::Percentage)
+        percent
+            .map(|percent| Share(percent / 100.0))
+            .ok_or("give a percentage such as 5%")
     }
 }
 

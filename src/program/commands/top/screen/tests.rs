@@ -28,7 +28,7 @@ fn what_falls_off_is_said() {
         .splice(0..0, (0..3).map(|number| (format!("failure {number}"), true)));
     let text = drawn(&mut screen, 80, 24);
     for words in [
-        "5 more devices: press d",
+        "5 more devices: --once shows all",
         "8 more rows",
         "failure 2",
         "mark 899",
@@ -37,7 +37,7 @@ fn what_falls_off_is_said() {
     ] {
         assert!(text.contains(words), "{words} in\n{text}");
     }
-    assert!(text.contains("/ filter f its job e events d devices"), "{text}");
+    assert!(text.contains("/ filter e events"), "{text}");
     let text = drawn(&mut screen, 200, 50);
     for words in ["0 Simulated GPU", "GPU-5", "4711", "4725", "failure 0", "mark 896"] {
         assert!(text.contains(words), "{words} in\n{text}");
@@ -65,9 +65,11 @@ fn the_filter_takes_letters_that_are_keys() {
 fn every_size_can_be_drawn() {
     for processes in [0, 1, 40] {
         let mut screen = screen(processes);
-        for opened in [None, Some(Page::Process((1, 0))), Some(Page::Events)] {
-            screen.opened = opened;
-            screen.text = (0..50).map(|line| format!("line {line} \u{4e16}\u{754c}")).collect();
+        screen.events = (0..50)
+            .map(|line| (format!("line {line} \u{4e16}\u{754c}"), false))
+            .collect();
+        for shows_events in [false, true] {
+            screen.shows_events = shows_events;
             screen.note = "a note".to_owned();
             for height in (1..12).chain([24, 100]) {
                 for width in (1..60).chain([80, 132, 400]) {
@@ -101,22 +103,14 @@ fn what_matters_most_stays_where_there_is_little_room() {
 }
 
 #[test]
-fn the_chosen_process_is_in_sight_and_stays_chosen() {
+fn rows_and_events_are_scrolled_to_their_ends() {
     let machine = Machine::default();
     let mut screen = screen(40);
     screen.press(KeyCode::End, &machine);
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains(">    7  4750"), "{text}");
-    screen.press(KeyCode::Char('r'), &machine);
-    rows::sort(&mut screen.rows, rows::PID, false);
-    let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains(">    7  4750"), "{text}");
+    assert!(text.contains("  4750 ") && !text.contains("  4711 "), "{text}");
     screen.press(KeyCode::Home, &machine);
     screen.press(KeyCode::Down, &machine);
     let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains(">    1  4712"), "{text}");
-    // The chosen process ends, and the next row is chosen.
-    screen.rows.retain(|row| row.id != (1, 1));
-    let text = drawn(&mut screen, 100, 24);
-    assert!(text.contains(">    2  4713"), "{text}");
+    assert!(text.contains("  4712 ") && !text.contains("  4711 "), "{text}");
 }
