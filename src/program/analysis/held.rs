@@ -6,6 +6,7 @@
 //! (`CacheSums`). Nobody says it of other caches, so live and cached are not known of a process that has one.
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use base::cuda::HOST_DEVICE;
 use base::text::events_were;
@@ -13,7 +14,6 @@ use journal::reader::{CacheSums, Header, State, TensorFile};
 use serde::Serialize;
 
 use super::figures::{Figures, positive};
-use super::job::now_ns;
 
 /// Sums of a running process that are older do not hold: its recorder has ended, or waits for Python.
 const OLDEST_US: u64 = 10_000_000;
@@ -52,6 +52,11 @@ pub struct Caches {
     /// The ledger has PyTorch's tensors, and not its segments.
     has_tensors: bool,
     not_known: Option<String>,
+}
+
+/// Nanoseconds since 1970.
+pub fn now_ns() -> u64 {
+    UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }
 
 impl Held {

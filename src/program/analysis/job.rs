@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -15,7 +14,7 @@ use journal::reader::{Device, Header, Journal, OpenError, Problem, State, Tensor
 
 use super::budget;
 use super::device_ledger::DeviceLedger;
-use super::held::{Caches, Held};
+use super::held::{Caches, Held, now_ns};
 use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
 use crate::say::say;
@@ -313,9 +312,4 @@ pub fn title(header: &Header) -> String {
         ("", command) => command.to_owned(),
         (job, _) => job.to_owned(),
     }
-}
-
-/// Nanoseconds since 1970.
-pub fn now_ns() -> u64 {
-    UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::text::shown;
 use clap::Args;
 
-use crate::analysis::job::now_ns;
+use crate::analysis::held::now_ns;
 use crate::failure::Failure;
 use crate::journals;
 use crate::output::Output;

@@ -11,6 +11,9 @@ use crate::analysis::ledger::Ledger;
 const MOST_SEGMENTS: usize = 300;
 const MOST_FREE: usize = 400;
 
+/// First address, bytes, free bytes, and free ranges as start and end.
+type Segment = (u64, u64, u64, Vec<(u64, u64)>);
+
 /// Looks at the ledger when the failure comes, while a journal is read.
 pub struct AtFailure {
     pub device: i16,
@@ -37,8 +40,7 @@ fn space(ledger: &DeviceLedger, device: i16, time_ns: u64, requested: u64) -> Op
     let of_framework = ledger.framework.segments() > 0;
     let space = if of_framework { &ledger.framework } else { &ledger.space };
     let mut gaps = space.free_ranges().into_iter().peekable();
-    // First address, bytes, free bytes, and free ranges.
-    let mut segments: Vec<(u64, u64, u64, Vec<(u64, u64)>)> = Vec::new();
+    let mut segments: Vec<Segment> = Vec::new();
     for (start, end) in space.ranges() {
         let mut here = Vec::new();
         while let Some(gap) = gaps.next_if(|&(from, _)| from < end) {

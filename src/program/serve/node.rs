@@ -17,7 +17,7 @@ use super::counted::{Before, Ended, Totals};
 use super::devices::Devices;
 use super::folders::{File, Folders, Who, in_turns};
 use super::followed_process::{Identity, Labels, Process, identity};
-use crate::analysis::job::now_ns;
+use crate::analysis::held::now_ns;
 use crate::say::say;
 
 /// A journal that is not ready is opened again at every so many collections, at first more often.
