@@ -1,4 +1,6 @@
 use base::api::Api;
+use journal::format::RawRecord;
+use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
@@ -276,4 +278,52 @@ fn what_cannot_be_is_counted_and_survived() {
     };
     assert_eq!(ledger.anomalies, expected);
     assert_eq!(ledger.devices[&0].all.requested.current, 8192);
+}
+
+/// Records of random bytes. Most have a known kind and class, and small numbers, so that ranges touch and overlap.
+fn any_record() -> impl Strategy<Value = Record> {
+    let number = prop_oneof![0u64..64, Just(u64::MAX), Just(1 << 63), any::<u64>()];
+    (
+        (number.clone(), number.clone(), number.clone(), number),
+        (
+            any::<i32>(),
+            any::<u16>(),
+            prop_oneof![-1i16..3, any::<i16>()],
+            0u8..12,
+            0u8..15,
+            any::<u8>(),
+        ),
+    )
+        .prop_filter_map(
+            "nobody can have made this record",
+            |((address, size, allocated, detail), (result, api, device, kind, class, flags))| {
+                let mut bytes = Vec::new();
+                for number in [size, address, size, allocated, detail] {
+                    bytes.extend(number.to_le_bytes());
+                }
+                bytes.extend(1u32.to_le_bytes());
+                bytes.extend(result.to_le_bytes());
+                bytes.extend(api.to_le_bytes());
+                bytes.extend(device.to_le_bytes());
+                bytes.extend([kind, class, flags, 0]);
+                RawRecord::from_bytes(&bytes).decode(0)
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn nonsense_never_panics(records in prop::collection::vec(any_record(), 0..200)) {
+        let mut ledger = Ledger::default();
+        records.iter().for_each(|record| ledger.apply(record));
+        for device in ledger.devices.values() {
+            let free = device.free();
+            prop_assert!(free.largest <= free.bytes);
+            prop_assert!((0.0..=1.0).contains(&free.fragmentation()));
+            prop_assert!(device.all.reserved.current <= device.all.reserved.peak);
+        }
+        let measured = records.iter().filter(|record| matches!(record.event, Event::Measured { .. })).count();
+        prop_assert_eq!(ledger.events as usize + measured, records.len());
+        let _ = (ledger.live(), ledger.anomalies.total());
+    }
 }
