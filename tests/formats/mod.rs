@@ -38,7 +38,7 @@ fn export(source: &Path, format: &str, more: &[&str]) -> (TempDir, PathBuf) {
 }
 
 /// Checks a snapshot (`snapshot.py`), and returns its figures.
-fn check(snapshot: &Path, more: &[&str]) -> Value {
+pub fn check(snapshot: &Path, more: &[&str]) -> Value {
     let script = support::root().join("tests/formats/snapshot.py");
     let output = Command::new("python3").arg(script).arg(snapshot).args(more).printed();
     output.ok().json()
