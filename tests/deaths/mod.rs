@@ -14,7 +14,7 @@ use support::{
     client, run_to_shortage, vramshim,
 };
 
-use crate::views::agree::{Held, assert_failure, assert_moment};
+use crate::views::agree::{Held, assert_failure, assert_moments};
 
 const GIB: u64 = 1 << 30;
 const CONTEXT: u64 = 300 << 20;
@@ -83,7 +83,7 @@ fn assert_true(finished: &Finished, told: &Told, live: u64) {
     let path = Path::new(told.page["process"]["path"].text());
     let (allocated, reserved) = (live, own - CONTEXT);
     assert_failure(path, Held { allocated, reserved });
-    assert_moment(path, "oom", Held { allocated, reserved });
+    assert_moments(path, &[("oom", Held { allocated, reserved })]);
 }
 
 /// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.

@@ -16,7 +16,7 @@ use support::{GIB, vramshim_with};
 
 use super::running::{now_us, seen};
 use super::*;
-use crate::formats::check;
+use crate::formats::check_all;
 use crate::report::{browser, vramshim};
 
 const SEGMENT: u64 = 32 * MIB;
@@ -237,33 +237,34 @@ proptest! {
     }
 }
 
-/// Checks what each view of a process that has ended says of device 0 at a moment: `peak`, `oom` or `end`.
+/// Checks what each view of a process that has ended says of device 0 at moments: `peak`, `oom` or `end`.
 #[track_caller]
-pub fn assert_moment(path: &Path, moment: &str, held: Held) {
-    let page = json(path, &["--at", moment, "--top", "stack"]);
-    let found = page["jobs"][0]["at"]["devices"]
-        .list()
-        .iter()
-        .find(|device| device["device"] == 0);
-    let [allocated, reserved] = ["allocated", "reserved"].map(|level| found.map_or(0, |device| device[level].number()));
-    assert_eq!(Held { allocated, reserved }, held, "inspect, {moment}");
-    let holders = found.map_or(0, |device| sum(&device["holders"], "bytes"));
-    assert_eq!(holders, held.allocated, "holders of inspect, {moment}");
-
+pub fn assert_moments(path: &Path, moments: &[(&str, Held)]) {
     let folder = tempfile::tempdir().unwrap();
-    let exported = |format: &str| {
-        let out = folder.path().join(format);
+    let exported = |format: &str, moment: &str| {
+        let out = folder.path().join(format!("{moment}.{format}"));
         vramshim_with(&["export", "--to", format, "--at", moment, "-o"], [&out, path]).ok();
         out
     };
-    let lines = std::fs::read_to_string(exported("collapsed")).unwrap();
-    let stacks = lines
-        .lines()
-        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
-    assert_eq!(stacks.sum::<u64>(), held.allocated, "collapsed, {moment}");
-    let sums = &check(&exported("torch-snapshot"), &[])["sums"]["0"];
-    let [allocated, reserved] = ["allocated", "reserved"].map(|level| sums[level].as_u64().unwrap_or(0));
-    assert_eq!(Held { allocated, reserved }, held, "torch-snapshot, {moment}");
+    let snapshots = moments.iter().map(|(moment, _)| exported("torch-snapshot", moment));
+    for ((moment, held), snapshot) in moments.iter().zip(check_all(snapshots)) {
+        let page = json(path, &["--at", moment, "--top", "stack"]);
+        let inspected = page["jobs"][0]["at"]["devices"]
+            .list()
+            .iter()
+            .find(|device| device["device"] == 0);
+        let holders = inspected.map_or(0, |device| sum(&device["holders"], "bytes"));
+        let lines = std::fs::read_to_string(exported("collapsed", moment)).unwrap();
+        let stacks = lines
+            .lines()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+        assert_eq!([holders, stacks.sum()], [held.allocated; 2], "holders, {moment}");
+        let none = json!({"allocated": 0, "reserved": 0});
+        for of_view in [inspected, snapshot["sums"].get("0")] {
+            let [allocated, reserved] = ["allocated", "reserved"].map(|level| of_view.unwrap_or(&none)[level].number());
+            assert_eq!(Held { allocated, reserved }, *held, "{moment}");
+        }
+    }
 }
 
 /// Checks what `why`, `reconcile` and the report say of the failure.
@@ -321,15 +322,15 @@ fn assert_agree(mut play: Play) -> PathBuf {
     let figures = ["live_at_end", "peak_bytes", "peak_reserved"].map(|name| drawn[name].number());
     assert_eq!(figures, [now.allocated, peak.allocated, play.peak_reserved]);
 
-    assert_moment(&path, "peak", peak);
-    assert_moment(&path, "end", now);
+    let mut moments = vec![("peak", peak), ("end", now)];
     match play.failure {
         Some(held) => {
-            assert_moment(&path, "oom", held);
+            moments.push(("oom", held));
             assert_failure(&path, held);
         }
         None => assert_reconciled(&path, now),
     }
+    assert_moments(&path, &moments);
     if let Some((time_ns, live)) = at {
         let page = json(&path, &["--at", &format!("{time_ns}ns"), "--top", "stack"]);
         let device = device(&page, "at");
