@@ -14,6 +14,8 @@ use support::{
     client, run_to_shortage, vramshim,
 };
 
+use crate::views::agree::{Held, assert_failure, assert_moments};
+
 const GIB: u64 = 1 << 30;
 const CONTEXT: u64 = 300 << 20;
 
@@ -78,6 +80,10 @@ fn assert_true(finished: &Finished, told: &Told, live: u64) {
     assert_eq!(ledger["unknown"], 0, "{ledger}");
     let sum: u64 = ["live", "cached", "context", "others", "free"].map(part).iter().sum();
     assert_eq!(sum, part("total"), "{ledger}");
+    let path = Path::new(told.page["process"]["path"].text());
+    let (allocated, reserved) = (live, own - CONTEXT);
+    assert_failure(path, Held { allocated, reserved });
+    assert_moments(path, &[("oom", Held { allocated, reserved })]);
 }
 
 /// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.

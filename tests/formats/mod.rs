@@ -9,6 +9,7 @@ mod imports;
 pub mod readers;
 mod tables;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,16 +39,21 @@ fn export(source: &Path, format: &str, more: &[&str]) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Checks a snapshot (`snapshot.py`), and returns its figures.
-fn check(snapshot: &Path, more: &[&str]) -> Value {
+/// Checks snapshots (`snapshot.py`), and returns the figures of each.
+pub fn check_all<P: AsRef<OsStr>>(snapshots: impl IntoIterator<Item = P>) -> Vec<Value> {
     let script = support::root().join("tests/formats/snapshot.py");
-    let output = Command::new("python3").arg(script).arg(snapshot).args(more).printed();
-    output.ok().json()
+    let output = Command::new("python3").arg(script).args(snapshots).printed().ok();
+    let lines = output.text.lines();
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn check(snapshot: &Path) -> Value {
+    check_all([snapshot]).remove(0)
 }
 
 fn snapshot(source: &Path, more: &[&str]) -> Value {
     let (_folder, path) = export(source, "torch-snapshot", more);
-    check(&path, &[])
+    check(&path)
 }
 
 /// A job that uses every class of memory, and ends while it holds some.
@@ -113,7 +119,7 @@ fn a_snapshot_that_is_imported_and_exported_again_has_the_same_live_blocks() {
     for strategy in [PASSTHROUGH, AUTO_GROWTH] {
         let finished = exercise(strategy, 1);
         let (_folder, path) = export(&finished.journals()[0], "torch-snapshot", &[]);
-        let before = check(&path, &[]);
+        let before = check(&path);
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("a.vraj");
         import_as(&path, &journal).ok();

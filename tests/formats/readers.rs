@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use support::{Fields, Finished, Runs, root, vramshim_with};
 
-use crate::formats::{check, export, import_as, ledger, snapshot};
+use crate::formats::{check, check_all, export, import_as, ledger, snapshot};
 use crate::frameworks::switch::with_options;
 
 /// The Python of an environment: `formats` has the readers of the formats, `frameworks` has PyTorch.
@@ -87,7 +87,7 @@ fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
         let (finished, told) = job(options, settings, &[]);
         let journal = &finished.journals()[0];
         let (_folder, path) = export(journal, "torch-snapshot", &["--at", "peak"]);
-        let at_peak = check(&path, &[]);
+        let at_peak = check(&path);
         assert_memory_viz_reads(&path);
         let reserved = &snapshot(journal, &[])["sums"]["0"]["reserved"];
         assert_eq!(*reserved, ledger(journal)["0"]["reserved"], "{options:?} {settings}");
@@ -142,7 +142,7 @@ fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
     let again = snapshot(&journal, &[]);
     let wanted = json!({"reserved": told["reserved"], "allocated": told["allocated"], "requested": told["now"]});
     assert_eq!(again["sums"]["0"], wanted);
-    let blocks = &check(&dumped, &["live"])["live"];
+    let blocks = &check_all(["--live", dumped.to_str().unwrap()])[0]["live"];
     assert!(blocks.list().len() >= 4);
     assert_eq!(again["live"], *blocks);
     let (_folder, path) = export(&journal, "collapsed", &[]);

@@ -1,9 +1,9 @@
-"""Checks a memory snapshot as PyTorch's MemoryViz reads it, and prints its figures as JSON.
+"""Checks memory snapshots as PyTorch's MemoryViz reads them, and prints the figures of each as a line of JSON.
 
-usage: snapshot.py FILE [live]
+usage: snapshot.py [--live] FILE...
 
 MemoryViz knows some opcodes of pickles alone, draws blocks that tile their segments, and plays the trace backwards. With
-`live` nothing is checked, and the live blocks alone are printed.
+`--live` nothing is checked, and the live blocks alone are printed.
 """
 
 import collections
@@ -111,11 +111,13 @@ def play_backwards(trace, segments, blocks):
     assert all(address >= MADE_UP for address in [*segments, *blocks]), (segments, blocks)
 
 
-with open(sys.argv[1], "rb") as file:
-    data = file.read()
-page = pickle.loads(data)
-told = {"live": sorted(live(page))}
-if not sys.argv[2:]:
+def figures(path, is_checked):
+    with open(path, "rb") as file:
+        data = file.read()
+    page = pickle.loads(data)
+    told = {"live": sorted(live(page))}
+    if not is_checked:
+        return told
     check_opcodes(data)
     assert sorted(page) == ["allocator_settings", "device_traces", "external_annotations", "segments"]
     sums, actions, lines = collections.defaultdict(dict), collections.Counter(), collections.defaultdict(list)
@@ -130,5 +132,9 @@ if not sys.argv[2:]:
                 lines[frame["line"]].append(id(entry["frames"]))
     # For each line the entries, and their stacks: equal ones are one list.
     lines = {line: [len(lists), len(set(lists))] for line, lists in lines.items()}
-    told.update(sums=sums, actions=actions, lines=lines)
-print(json.dumps(told))
+    return {**told, "sums": sums, "actions": actions, "lines": lines}
+
+
+files = [argument for argument in sys.argv[1:] if argument != "--live"]
+for path in files:
+    print(json.dumps(figures(path, len(files) == len(sys.argv[1:]))))

@@ -20,7 +20,7 @@ const PANELS: [&str; 13] = [
     "events", "about",
 ];
 
-fn vramshim(arguments: &[&str], folder: &Path) -> Printed {
+pub fn vramshim(arguments: &[&str], folder: &Path) -> Printed {
     let mut command = Command::new(support::program());
     command.env_remove("VRAMSHIM_DIR").current_dir(folder);
     command.arg("report").args(arguments).printed()
@@ -53,7 +53,7 @@ fn page(folder: &Path, ranks: u32) -> (PathBuf, Vec<job::Truth>) {
 }
 
 /// A browser, or `None` if there is none. `VRAMSHIM_NEED_CHROMIUM` makes that an error.
-fn browser() -> Option<Browser> {
+pub fn browser() -> Option<Browser> {
     let program = browser::chromium();
     if program.is_none() {
         assert!(std::env::var_os("VRAMSHIM_NEED_CHROMIUM").is_none(), "no Chromium");

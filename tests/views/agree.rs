@@ -1,32 +1,53 @@
-//! Every view of a random PyTorch job has the same figures, to the byte: segments of PyTorch's cache, tensors in them, and what
-//! other code has beside them, at the peak, at the failure and at the end.
+//! Every view of a job has the same figures, to the byte, at the peak, at the failure and at the end. Random PyTorch jobs have
+//! segments of PyTorch's cache, tensors in them, and what other code has beside them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
+use base::locks::{Owner, WHOLE};
+use base::units::size;
+use journal::writer::About;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use support::made;
 use support::{GIB, vramshim_with};
 
+use super::running::{now_us, seen};
 use super::*;
+use crate::formats::check_all;
+use crate::report::{browser, vramshim};
 
-const BEGAN_US: u64 = 1_790_000_000_000_000;
 const SEGMENT: u64 = 32 * MIB;
 const PLACES: u64 = 4;
+/// A job began so many seconds ago, and takes less.
+const AGO_S: u64 = 3600;
 
+/// What a process holds of device 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
-    allocated: u64,
-    reserved: u64,
+pub struct Held {
+    pub allocated: u64,
+    pub reserved: u64,
+}
+
+impl Held {
+    fn cached(self) -> u64 {
+        self.reserved - self.allocated
+    }
 }
 
 struct Play {
     job: Made,
+    began_us: u64,
     tensors: String,
     /// The tensors of each segment: places and bytes.
     segments: BTreeMap<u64, BTreeMap<u64, u64>>,
     others: BTreeMap<u64, u64>,
     now: Held,
+    /// When most was allocated, for the first time.
     peak: Held,
+    peak_reserved: u64,
     failure: Option<Held>,
     /// A time between two steps, and what is allocated then.
     at: (u64, u64),
@@ -34,7 +55,7 @@ struct Play {
 
 impl Play {
     fn line(&mut self, kind: char, rest: &str) {
-        let now_us = BEGAN_US + self.job.now_ns() / 1000 + 100;
+        let now_us = self.began_us + self.job.now_ns() / 1000 + 100;
         self.tensors += &format!("{kind}\t{now_us}\t0\t{rest}\n");
     }
 
@@ -94,13 +115,27 @@ impl Play {
             }
             _ => {}
         }
-        self.peak.reserved = self.peak.reserved.max(self.now.reserved);
+        self.peak_reserved = self.peak_reserved.max(self.now.reserved);
         if number.is_multiple_of(5) {
             self.at = (self.job.now_ns() + 500_000, self.now.allocated);
         }
         if self.now.allocated > self.peak.allocated {
-            self.peak.allocated = self.now.allocated;
+            self.peak = self.now;
         }
+    }
+
+    /// Ends the job. PyTorch told its tensors, and just now the sums of its cache.
+    fn end(&mut self) -> PathBuf {
+        let job = std::mem::replace(
+            &mut self.job,
+            Made::new(tempfile::tempdir().unwrap().path(), 1, 0).unwrap(),
+        );
+        let path = job.end(Some(0)).unwrap();
+        let used: u64 = self.segments.values().flat_map(BTreeMap::values).sum();
+        let (now, reserved) = (now_us(), self.segments.len() as u64 * SEGMENT);
+        let sums = format!("B\t{now}\t0\t{used}\t{used}\t{used}\t{reserved}\nD\t{now}\t1\t0\n");
+        std::fs::write(path.with_extension("tensors"), format!("{}{sums}", self.tensors)).unwrap();
+        path
     }
 }
 
@@ -118,13 +153,21 @@ enum Unknown {
 }
 
 fn random_job(folder: &Path, steps: &[(u64, u64)]) -> Play {
+    let began_us = now_us() - AGO_S * 1_000_000;
+    let about = About {
+        wall_start_ns: began_us * 1000,
+        software: b"framework=PyTorch 2.12.0".to_vec(),
+        ..made::about(70, 0)
+    };
     let mut play = Play {
-        job: Made::with(folder, 70, 0, "", "framework=PyTorch 2.12.0").unwrap(),
+        job: Made::about(folder, &about, &[made::device(0), made::device(1)]).unwrap(),
+        began_us,
         tensors: "vramshim-pytorch\t1\t70\t2.12.0\nT\t0\t/x/a.py\t1\tf\nT\t1\t/x/a.py\t2\tg\n".to_owned(),
         segments: BTreeMap::new(),
         others: BTreeMap::new(),
         now: Held::default(),
         peak: Held::default(),
+        peak_reserved: 0,
         failure: None,
         at: (0, 0),
     };
@@ -135,18 +178,22 @@ fn random_job(folder: &Path, steps: &[(u64, u64)]) -> Play {
     play
 }
 
+fn steps(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((0u64..9, 0u64..600), count)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     /// Absence is said of exact figures alone.
     #[test]
     fn no_view_denies_what_it_does_not_know(
-        steps in prop::collection::vec((0u64..9, 0u64..600), 5..60),
+        steps in steps(5..60),
         unknown in prop::sample::select(vec![Unknown::Tensors, Unknown::SomeTensors, Unknown::Events]),
     ) {
         let folder = tempfile::tempdir().unwrap();
-        let Play { job, tensors, .. } = random_job(folder.path(), &steps);
-        let end_us = BEGAN_US + job.now_ns() / 1000 + 100;
+        let Play { job, tensors, began_us, .. } = random_job(folder.path(), &steps);
+        let end_us = began_us + job.now_ns() / 1000 + 100;
         let path = job.end(Some(1)).unwrap();
         match unknown {
             Unknown::Tensors => {}
@@ -190,59 +237,159 @@ proptest! {
     }
 }
 
+/// Checks what each view of a process that has ended says of device 0 at moments: `peak`, `oom` or `end`.
+#[track_caller]
+pub fn assert_moments(path: &Path, moments: &[(&str, Held)]) {
+    let folder = tempfile::tempdir().unwrap();
+    let exported = |format: &str, moment: &str| {
+        let out = folder.path().join(format!("{moment}.{format}"));
+        vramshim_with(&["export", "--to", format, "--at", moment, "-o"], [&out, path]).ok();
+        out
+    };
+    let snapshots = moments.iter().map(|(moment, _)| exported("torch-snapshot", moment));
+    for ((moment, held), snapshot) in moments.iter().zip(check_all(snapshots)) {
+        let page = json(path, &["--at", moment, "--top", "stack"]);
+        let inspected = page["jobs"][0]["at"]["devices"]
+            .list()
+            .iter()
+            .find(|device| device["device"] == 0);
+        let holders = inspected.map_or(0, |device| sum(&device["holders"], "bytes"));
+        let lines = std::fs::read_to_string(exported("collapsed", moment)).unwrap();
+        let stacks = lines
+            .lines()
+            .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+        assert_eq!([holders, stacks.sum()], [held.allocated; 2], "holders, {moment}");
+        let none = json!({"allocated": 0, "reserved": 0});
+        for of_view in [inspected, snapshot["sums"].get("0")] {
+            let [allocated, reserved] = ["allocated", "reserved"].map(|level| of_view.unwrap_or(&none)[level].number());
+            assert_eq!(Held { allocated, reserved }, *held, "{moment}");
+        }
+    }
+}
+
+/// Checks what `why`, `reconcile` and the report say of the failure.
+#[track_caller]
+pub fn assert_failure(path: &Path, held: Held) {
+    let wanted = [held.allocated, held.cached()];
+    let why = told("why", path, &["--json", "--top", "1000"]);
+    assert_eq!(
+        ["live", "cached"].map(|part| why["why"]["ledger"][part].number()),
+        wanted,
+        "why: {why:#}"
+    );
+    assert_eq!(sum(&why["holders"], "bytes"), held.allocated, "holders of why: {why:#}");
+    let report = told("report", path, &["--json"]);
+    let parts = report["processes"][0]["verdict"]["parts"].list();
+    let part = |name: &str| parts.iter().find(|part| part["name"] == name).unwrap()["bytes"].number();
+    assert_eq!(["live", "cached"].map(part), wanted, "report: {parts:#?}");
+    assert_reconciled(path, held);
+}
+
+/// Checks what `reconcile` says of a process that has ended: of its last measurement, or else of its end.
+#[track_caller]
+fn assert_reconciled(path: &Path, held: Held) {
+    let page = told("reconcile", path, &["--json"]);
+    let of = &page["devices"][0]["processes"][0]["held"];
+    let told = ["live", "cached", "reserved"].map(|part| of[part].as_u64());
+    assert_eq!(
+        told,
+        [held.allocated, held.cached(), held.reserved].map(Some),
+        "reconcile: {of:#}"
+    );
+}
+
+/// Checks all views of a PyTorch job, and those of the same job while it runs.
+fn assert_agree(mut play: Play) -> PathBuf {
+    // After the last step no time is left.
+    let at = Some(play.at).filter(|&(time_ns, _)| time_ns > 0 && time_ns < play.job.now_ns());
+    let path = play.end();
+    let (now, peak) = (play.now, play.peak);
+
+    let page = told("inspect", &path, &["--json"]);
+    let of_device = page["jobs"][0]["devices"]
+        .list()
+        .iter()
+        .find(|device| device["device"] == 0)
+        .unwrap();
+    assert_eq!(page["jobs"][0]["anomalies"], 0);
+    let levels = |level: &str| [&of_device["allocated"][level], &of_device["reserved"][level]].map(Fields::number);
+    assert_eq!(levels("current"), [now.allocated, now.reserved]);
+    assert_eq!(levels("peak"), [peak.allocated, play.peak_reserved]);
+    assert_eq!(of_device["free_inside"].number(), now.cached());
+
+    let report = told("report", &path, &["--json"]);
+    let drawn = &report["processes"][0]["devices"][0];
+    let figures = ["live_at_end", "peak_bytes", "peak_reserved"].map(|name| drawn[name].number());
+    assert_eq!(figures, [now.allocated, peak.allocated, play.peak_reserved]);
+
+    let mut moments = vec![("peak", peak), ("end", now)];
+    match play.failure {
+        Some(held) => {
+            moments.push(("oom", held));
+            assert_failure(&path, held);
+        }
+        None => assert_reconciled(&path, now),
+    }
+    assert_moments(&path, &moments);
+    if let Some((time_ns, live)) = at {
+        let page = json(&path, &["--at", &format!("{time_ns}ns"), "--top", "stack"]);
+        let device = device(&page, "at");
+        assert_eq!(
+            (device["allocated"].number(), sum(&device["holders"], "bytes")),
+            (live, live),
+            "{time_ns}"
+        );
+    }
+
+    // With the lock of a process that runs.
+    let journal = std::fs::File::options().write(true).open(&path).unwrap();
+    assert_eq!(Owner::Process.lock(journal.as_raw_fd(), WHOLE), Ok(true));
+    for (view, told) in seen(&path, path.parent().unwrap()) {
+        assert_eq!(told, [now.allocated, now.cached(), now.reserved].map(Some), "{view}");
+    }
+    path
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn all_views_have_the_same_bytes(steps in prop::collection::vec((0u64..9, 0u64..600), 20..90)) {
+    fn all_views_have_the_same_bytes(steps in steps(20..90)) {
         let folder = tempfile::tempdir().unwrap();
-        let play = random_job(folder.path(), &steps);
-        let Play { job, tensors, now, peak, failure, at, .. } = play;
-        // After the last step no time is left.
-        let at = Some(at).filter(|&(time_ns, _)| time_ns > 0 && time_ns < job.now_ns());
-        let time = at.map_or(String::new(), |(time_ns, _)| format!("{time_ns}ns"));
-        let end_us = BEGAN_US + job.now_ns() / 1000 + 100;
-        let path = job.end(Some(0)).unwrap();
-        std::fs::write(path.with_extension("tensors"), format!("{tensors}D\t{end_us}\t1\t0\n")).unwrap();
+        assert_agree(random_job(folder.path(), &steps));
+    }
+}
 
-        let page = told("inspect", &path, &["--json"]);
-        let device = page["jobs"][0]["devices"].list().iter().find(|device| device["device"] == 0).unwrap();
-        prop_assert_eq!(&page["jobs"][0]["anomalies"], 0);
-        let levels = |level: &str| [&device["allocated"][level], &device["reserved"][level]].map(Fields::number);
-        prop_assert_eq!(levels("current"), [now.allocated, now.reserved]);
-        prop_assert_eq!(levels("peak"), [peak.allocated, peak.reserved]);
-        prop_assert_eq!(device["free_inside"].number(), now.reserved - now.allocated);
-
-        let report = told("report", &path, &["--json"]);
-        let drawn = &report["processes"][0]["devices"][0];
-        let figures = ["live_at_end", "peak_bytes", "peak_reserved"].map(|name| drawn[name].number());
-        prop_assert_eq!(figures, [now.allocated, peak.allocated, peak.reserved]);
-
-        let moments = [
-            ("peak", Some(peak.allocated)),
-            ("end", Some(now.allocated)),
-            ("oom", failure.map(|held| held.allocated)),
-            (time.as_str(), at.map(|(_, allocated)| allocated)),
-        ];
-        for (moment, live) in moments {
-            let Some(live) = live else { continue };
-            let page = json(&path, &["--at", moment, "--top", "stack"]);
-            let found = page["jobs"][0]["at"]["devices"].list().iter().find(|device| device["device"] == 0);
-            let holders = found.map_or(0, |device| sum(&device["holders"], "bytes"));
-            prop_assert_eq!((found.map_or(0, |device| device["allocated"].number()), holders), (live, live), "{}", moment);
-            if moment == time {
-                continue;
-            }
-            let out = folder.path().join(moment);
-            let format = ["--to", "collapsed", "--at", moment, "-o", out.to_str().unwrap()];
-            vramshim_with(&[&["export"], &format[..]].concat(), [&path]).ok();
-            let lines = std::fs::read_to_string(out).unwrap();
-            let stacks = lines.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
-            prop_assert_eq!(stacks.sum::<u64>(), live, "collapsed, {}", moment);
-        }
-        if let Some(held) = failure {
-            let why = told("why", &path, &["--json", "--top", "1000"]);
-            prop_assert_eq!(sum(&why["holders"], "bytes"), held.allocated, "{:#}", why);
+/// A few such jobs, as a browser shows them.
+#[test]
+fn the_page_shows_the_same_figures() {
+    let Some(mut browser) = browser() else { return };
+    let mut runner = TestRunner::deterministic();
+    browser.look(1280, 900, "light");
+    for _ in 0..6 {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = steps(20..90).new_tree(&mut runner).unwrap().current();
+        let mut play = random_job(folder.path(), &steps);
+        let (path, page) = (play.end(), folder.path().join("page.html"));
+        vramshim(&[path.to_str().unwrap(), "-o", page.to_str().unwrap()], folder.path()).ok();
+        browser.open(&page);
+        let [live, reserved] = [play.peak.allocated, play.peak_reserved].map(size);
+        browser.assert_shows(
+            "#verdict",
+            &[&format!("live: {live} at"), &format!("reserved: {reserved} at")],
+        );
+        for (moment, held) in [
+            ("failure", play.failure),
+            ("peak", Some(play.peak)),
+            ("end", Some(play.now)),
+        ] {
+            let Some(held) = held else { continue };
+            browser.click(&format!("#jump-{moment}"));
+            let [live, cached] = [held.allocated, held.cached()].map(size);
+            let bar = browser.value("document.querySelector('#ledger .bar').ariaLabel");
+            let wanted = format!("live {live}, cached {cached}, ");
+            assert!(bar.text().starts_with(&wanted), "{moment}: {wanted}: {bar}");
+            browser.assert_shows("#holders .asof", &[&format!(": {live} live.")]);
         }
     }
 }

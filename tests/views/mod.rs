@@ -1,6 +1,6 @@
-//! The views of `vramshim inspect` on journals with known answers, and on real jobs over the simulated GPU.
+//! The views of journals with known answers, and of real jobs over the simulated GPU.
 
-mod agree;
+pub mod agree;
 mod names;
 mod running;
 mod runs;

@@ -1,6 +1,7 @@
 //! Each view of a running job has the same figures, to the byte: what is live, what is cached and what is reserved. What is
 //! not known is no figure.
 
+use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use support::member::{Host, Member};
@@ -17,18 +18,11 @@ fn member(host: &Host, library: &str) -> Member {
     member
 }
 
-/// Checks what each view says of device 0: live, cached and reserved bytes.
-fn assert_seen(member: &Member, wanted: [Option<u64>; 3], context: &str) {
-    let pid = member.pid();
-    let parts = |held: &Value| ["live", "cached", "reserved"].map(|part| held[part].as_u64());
-    let first = |list: &Value, name: &str, value: Value| {
-        let found = list.list().iter().find(|one| one[name] == value).cloned();
-        found.unwrap_or_else(|| panic!("no {name} {value}: {list:#}"))
-    };
-    let top = vramshim(&["top", "--once", "--json", &pid]).json();
-    let reconciled = vramshim(&["reconcile", "--json", &pid]).json();
-    let stats = vramshim(&["ctl", &pid, "stats", "--json"]).ok().json()["stats"].clone();
-    let metrics = vramshim_with(&["serve", "--once", "--dir"], [member.journals()]);
+/// What `top` and `serve` say of device 0 of the only process in a folder: live, cached and reserved bytes.
+pub fn seen(process: impl AsRef<OsStr>, journals: &Path) -> [(&'static str, [Option<u64>; 3]); 2] {
+    let top = vramshim_with(&["top", "--once", "--json"], [process]).json();
+    let held = &first(&top["processes"][0]["devices"], "device", json!(0))["held"];
+    let metrics = vramshim_with(&["serve", "--once", "--dir"], [journals]);
     let metrics = metrics.ok().text;
     let metric = |name: &str| {
         let begin = format!("vramshim_{name}_bytes{{");
@@ -36,20 +30,40 @@ fn assert_seen(member: &Member, wanted: [Option<u64>; 3], context: &str) {
         let line = metrics.lines().find(is_it)?;
         line.rsplit_once(' ')?.1.parse().ok()
     };
-    let in_top = first(&top["processes"][0]["devices"], "device", json!(0));
+    [
+        ("top", parts(held)),
+        ("serve", ["live", "cached", "reserved"].map(metric)),
+    ]
+}
+
+fn parts(held: &Value) -> [Option<u64>; 3] {
+    ["live", "cached", "reserved"].map(|part| held[part].as_u64())
+}
+
+fn first(list: &Value, name: &str, value: Value) -> Value {
+    let found = list.list().iter().find(|one| one[name] == value).cloned();
+    found.unwrap_or_else(|| panic!("no {name} {value}: {list:#}"))
+}
+
+/// Checks what each view says of device 0: live, cached and reserved bytes.
+fn assert_seen(member: &Member, wanted: [Option<u64>; 3], context: &str) {
+    let pid = member.pid();
+    let reconciled = vramshim(&["reconcile", "--json", &pid]).json();
+    let stats = vramshim(&["ctl", &pid, "stats", "--json"]).ok().json()["stats"].clone();
     let reconciled = first(&reconciled["devices"][0]["processes"], "pid", json!(member.child.id()));
     let of_ctl = ["live_bytes", "cached_bytes", "reserved"];
+    let [top, serve] = seen(&pid, &member.journals());
     for (view, told) in [
-        ("top", parts(&in_top["held"])),
+        top,
+        serve,
         ("reconcile", parts(&reconciled["held"])),
         ("ctl", of_ctl.map(|name| stats[format!("device.0.{name}")].as_u64())),
-        ("serve", ["live", "cached", "reserved"].map(metric)),
     ] {
         assert_eq!(told, wanted, "{view}, {context}");
     }
 }
 
-fn now_us() -> u64 {
+pub fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 

@@ -3,7 +3,7 @@
 `state` has what both ways of recording share, and the one that `vramshim run` chooses. Here is `--torch record`, which
 tells each tensor and its times.
 
-PyTorch's allocator keeps its last events in memory. Twice a second, or when half of them are new, a thread writes the
+PyTorch's allocator keeps its last events in memory. Twice a second, or when most of them are new, a thread writes the
 new ones to a file that has the journal's name with another ending. So a killed process loses at most the last second.
 docs/journal-format.md describes the file.
 
@@ -26,8 +26,11 @@ _State = _state.State
 # at least once a second.
 INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.5, 1.0
 LARGEST_SHARE_OF_TIME = 0.05
-# How often the number of new events is looked at.
-LOOK_SECONDS = 0.05
+# How often the number of new events is looked at, unless the list is full sooner.
+LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.05, 0.002
+# A drain reads old events of the list again, so it waits until so many are new. Of three events that older versions of
+# PyTorch keep, two are counted.
+NEW_SHARE = 0.6
 # An error of out of memory is written at once, because the job may end. A search for the largest batch raises many, so
 # those that follow within this time wait for the thread.
 BETWEEN_ERRORS_SECONDS = 1.0
@@ -155,16 +158,22 @@ class _History(_State):
         _history.keep("all", "alloc", "python", self.entries, True, False, False, ["free_requested", "snapshot"])
 
     def _run(self):
-        interval, drained = INTERVAL_SECONDS, time.monotonic()
-        told = drained
-        while self._goes_on(LOOK_SECONDS):
-            new = self._count()[1] - self.drained_events
-            begin = time.monotonic()
+        interval, drained, wait = INTERVAL_SECONDS, time.monotonic(), LOOK_SECONDS
+        told = looked = drained
+        seen = self.drained_events
+        while self._goes_on(wait):
+            events, begin = self._count()[1], time.monotonic()
+            new = events - self.drained_events
+            # The next look is when the list has enough new events, at the pace of late.
+            enough, pace = self.entries * NEW_SHARE, (events - seen) / (begin - looked)
+            left = enough - new if new < enough else enough
+            wait = min(max(left / pace if pace else 1, SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
+            seen, looked = events, begin
             nothing = new == 0 and not self.error_waits
             if nothing and begin - told >= LONGEST_INTERVAL_SECONDS:
                 self._write_sums(False)
                 told = begin
-            if nothing or begin - drained < interval and new < self.entries // 2:
+            if nothing or begin - drained < interval and new < enough:
                 continue
             self.drain()
             drained = time.monotonic()
@@ -188,49 +197,63 @@ class _History(_State):
             return lines
         snapshot = self._snapshot(lines)
         self.drained_events = events_so_far
-        time_us = 0
-        ids = {}
-        for device, events in enumerate(snapshot["device_traces"]):
-            for event in self._new(device, events):
-                action = event["action"]
-                time_us = event["time_us"]
-                if action == "alloc":
-                    self.recorded += 1
-                    stack = self._stack(event["frames"], ids, lines)
-                    size, stream = event["size"], event["stream"]
-                    self._allocated(lines, time_us, device, event["addr"], size, stream, stack, None, event.get("pool_id"))
-                elif action == "free_completed":
-                    self._freed(lines, time_us, event["addr"])
-                elif action in ("segment_alloc", "segment_map"):
-                    pool = _state.pool_text(event.get("pool_id"))
-                    lines.append(f"S\t{time_us}\t{device}\t{event['addr']}\t{event['size']}\t{pool}\n")
-                elif action in ("segment_free", "segment_unmap"):
-                    lines.append(f"U\t{time_us}\t{device}\t{event['addr']}\t{event['size']}\n")
-                elif action == "oom":
-                    stack = self._stack(event["frames"], ids, lines)
-                    lines.append(f"O\t{time_us}\t{device}\t{event['size']}\t{stack}\n")
+        news = [self._new(device, events) for device, events in enumerate(snapshot["device_traces"])]
+        if any(is_cut for _, is_cut in news) and self.entries < MOST_ENTRIES:
+            # A longer list is a new one. What comes until then has no event, so nothing else is done before.
+            self.entries *= 2
+            self.last.clear()
+            self._keep()
+        time_us, ids = 0, {}
+        for device, (events, _) in enumerate(news):
+            if events:
+                time_us = events[-1]["time_us"]
+                self._tell_events(lines, device, events, ids)
         lost = served - self.recorded
         if lost > self.lost and time_us:
             self.lost = lost
             self._catch_up(lines, snapshot["segments"], time_us, ids)
-            if self.entries < MOST_ENTRIES:
-                self.entries *= 4
-                self.last.clear()
-                self._keep()
         if lines:
             self._ended(lines, time_us)
         return lines
 
+    def _tell_events(self, lines, device, events, ids):
+        """Writes events. There are many, so a tensor takes few steps here."""
+        live, add = self.live, lines.append
+        # What follows the size in the lines of tensors, by the identities of frames (as `ids`), the stream and the pool.
+        rests = {}
+        for event in events:
+            action, size, time_us = event["action"], event["size"], event["time_us"]
+            if action == "alloc":
+                address = event["addr"]
+                key = (*map(id, event["frames"]), event["stream"], event.get("pool_id"))
+                rest = rests.get(key)
+                if rest is None:
+                    stack, pool = self._stack(event["frames"], ids, lines), _state.pool_text(key[-1])
+                    rest = rests[key] = stack, f"{key[-2]}\t{stack}\t{_state.NOT_KNOWN}\t{pool}\n"
+                live[address] = device, size, rest[0]
+                add(f"A\t{time_us}\t{device}\t{address}\t{size}\t{rest[1]}")
+                self.recorded += 1
+            elif action == "free_completed":
+                address = event["addr"]
+                _, size, _ = live.pop(address, (0, 0, 0))
+                add(f"F\t{time_us}\t{device}\t{address}\t{size}\n")
+            elif action in ("segment_alloc", "segment_map"):
+                pool = _state.pool_text(event.get("pool_id"))
+                add(f"S\t{time_us}\t{device}\t{event['addr']}\t{size}\t{pool}\n")
+            elif action in ("segment_free", "segment_unmap"):
+                add(f"U\t{time_us}\t{device}\t{event['addr']}\t{size}\n")
+            elif action == "oom":
+                stack = self._stack(event["frames"], ids, lines)
+                add(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
+
     def _new(self, device, events):
-        """The events that were not written yet."""
+        """The events that were not written yet, and whether the list has dropped some of them."""
         last = self.last.get(device)
-        new = 0
-        if last is not None:
-            # The list may have dropped the last one; then all are new.
-            for place in range(len(events) - 1, -1, -1):
-                if events[place]["time_us"] == last[0] and _identity(events[place]) == last:
-                    new = place + 1
-                    break
         if events:
             self.last[device] = _identity(events[-1])
-        return events[new:]
+        if last is None:
+            return events, len(events) >= self.entries
+        for place in range(len(events) - 1, -1, -1):
+            if events[place]["time_us"] == last[0] and _identity(events[place]) == last:
+                return events[place + 1 :], False
+        return events, True

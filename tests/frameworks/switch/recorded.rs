@@ -54,6 +54,14 @@ fn a_job_that_records_pytorchs_history_itself_keeps_it() {
     assert_said(&finished, &["records PyTorch's memory history itself"]);
 }
 
+/// The list becomes longer, which empties it, before anything else is done.
+#[test]
+fn what_comes_while_a_burst_is_written_is_not_lost() {
+    let finished = forked("record", "auto_growth", "8GiB", &[&path("burst.py")]).ok();
+    let lost = &finished.json()[0];
+    assert!(lost["before"].number() > 0 && lost["after"] == lost["before"], "{lost}");
+}
+
 /// A thread of autograd allocates without the interpreter's lock, also while the history is emptied.
 #[test]
 fn tensors_that_are_lost_are_counted() {
