@@ -172,7 +172,8 @@ pub fn resource_limit(resource: libc::__rlimit_resource_t) -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-fn page_size() -> usize {
+/// The size of a page of memory, in bytes.
+pub fn page_size() -> usize {
     // SAFETY: sysconf has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
         .unwrap_or(4096)

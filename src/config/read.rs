@@ -123,9 +123,11 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         Some(state.join("vramshim"))
     }
 
+    /// Sets a field to the value of a variable, or to its default in the table, if that is a value.
     fn set<T>(&mut self, variable: &Variable, parse: impl Fn(&str) -> Option<T>, field: &mut T) {
-        if let Some(parsed) = self.parsed(variable.name, (variable.accepted)(), parse) {
-            *field = parsed;
+        let parsed = self.parsed(variable.name, (variable.accepted)(), &parse);
+        if let Some(value) = parsed.or_else(|| parse(variable.default)) {
+            *field = value;
         }
     }
 

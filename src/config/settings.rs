@@ -12,10 +12,12 @@ pub const DEEPEST_STACK: usize = 128;
 
 named! {
     /// How much the library writes to standard error.
+    #[derive(Default)]
     pub enum LogLevel {
         Off => "off",
         Error => "error",
         Warn => "warn",
+        #[default]
         Info => "info",
         Debug => "debug",
         Trace => "trace",
@@ -23,8 +25,9 @@ named! {
 }
 
 /// `VRAMSHIM_STRICT`, the values that cannot be used for which requests for memory are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strict {
+    #[default]
     No,
     /// Those of limits.
     Limits,
@@ -61,8 +64,9 @@ pub struct Surge {
     pub within: Duration,
 }
 
-/// The settings of the library, as the environment variables give them.
-#[derive(Clone, Debug)]
+/// The settings of the library, as the environment variables give them. `Config::read` gives a variable that is not set the
+/// default of its entry in `table`.
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     pub strategy: Strategy,
     /// Whether a variable chose the strategy. If no variable did, requests are passed through, and the library does not
@@ -100,35 +104,4 @@ pub struct Config {
     pub strict: Strict,
     /// Messages for the user that are not errors.
     pub remarks: Vec<String>,
-}
-
-impl Default for Config {
-    /// What the library does if no variable is set.
-    fn default() -> Config {
-        Config {
-            strategy: Strategy::default(),
-            strategy_chosen: false,
-            settings: Settings::default(),
-            directory: None,
-            journal_max: 4 << 30,
-            journal_group: false,
-            idle_release: None,
-            stacks: Stacks::Off,
-            stack_depth: 32,
-            control: false,
-            quota: quota::Settings {
-                assumed_context: 512 << 20,
-                ..quota::Settings::default()
-            },
-            max_request: None,
-            host_guard: None,
-            surge: None,
-            host_heap: false,
-            use_verdicts: true,
-            verdicts: None,
-            log: LogLevel::Info,
-            strict: Strict::No,
-            remarks: Vec::new(),
-        }
-    }
 }

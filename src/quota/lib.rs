@@ -306,7 +306,7 @@ impl Quota {
 
     /// Whether the limit is what the next layer shows of each device (`VRAMSHIM_MEMORY_LIMIT=inherit`, or 100%).
     pub fn takes_what_is_shown(&self) -> bool {
-        self.settings.limits.are_whole_devices()
+        self.settings.limits == Limits::whole_devices()
     }
 
     /// The names in the limits that mean none of these devices.

@@ -92,11 +92,6 @@ impl Limits {
         Limits(vec![(Name::Every, Amount::Share(1.0))])
     }
 
-    /// Whether the limit is all that the next layer shows of each device.
-    pub fn are_whole_devices(&self) -> bool {
-        *self == Limits::whole_devices()
-    }
-
     pub fn add(&mut self, name: Name, bytes: u64) {
         self.0.push((name, Amount::Bytes(bytes)));
     }

@@ -164,33 +164,15 @@ fn exists_besides_us(name: &CStr) -> bool {
         || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
 }
 
-unsafe extern "C" fn decide_dlsym(
-    handle: *mut c_void,
-    name: *const c_char,
-    _: *const c_char,
-    caller: *const c_void,
-) -> Decision {
-    let version = None;
-    // SAFETY: the application's own arguments keep the contract of `dlsym`.
-    unsafe {
-        Question {
-            handle,
-            name,
-            version,
-            caller,
-        }
-        .decide()
-    }
-}
-
-unsafe extern "C" fn decide_dlvsym(
+/// Decides a question to `dlvsym`, or to `dlsym`, which has no version.
+unsafe extern "C" fn decide<const HAS_VERSION: bool>(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: *const c_void,
 ) -> Decision {
-    let version = Some(version);
-    // SAFETY: the application's own arguments keep the contract of `dlvsym`.
+    let version = HAS_VERSION.then_some(version);
+    // SAFETY: the application's own arguments keep the contract of `dlsym` or `dlvsym`.
     unsafe {
         Question {
             handle,
@@ -206,7 +188,7 @@ unsafe extern "C" fn decide_dlvsym(
 /// with these arguments. `dlsym` has two arguments; what is in the register of a third one is kept all the same.
 #[cfg(target_arch = "x86_64")]
 macro_rules! answer_or_go_on {
-    ($decide:ident) => {
+    ($decide:path) => {
         naked_asm!(
             ".cfi_startproc",
             "mov rcx, [rsp]", // the return address: the caller
@@ -236,7 +218,7 @@ macro_rules! answer_or_go_on {
 
 #[cfg(target_arch = "aarch64")]
 macro_rules! answer_or_go_on {
-    ($decide:ident) => {
+    ($decide:path) => {
         naked_asm!(
             ".cfi_startproc",
             "stp x29, x30, [sp, #-48]!",
@@ -270,7 +252,7 @@ macro_rules! answer_or_go_on {
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    answer_or_go_on!(decide_dlsym)
+    answer_or_go_on!(decide::<false>)
 }
 
 /// # Safety
@@ -278,5 +260,5 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
-    answer_or_go_on!(decide_dlvsym)
+    answer_or_go_on!(decide::<true>)
 }

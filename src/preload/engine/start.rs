@@ -19,11 +19,9 @@ use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::scope::DriverScope;
 use super::state::State;
-use super::state::guards::Guards;
-use super::state::host::Host;
 use super::state::operations;
 use super::state::records::Recorder;
-use super::state::surges::Surges;
+use super::state::surges::Askers;
 use super::{Call, Engine, marks, process, scope, thread};
 use crate::next;
 use base::api::Api;
@@ -88,16 +86,16 @@ fn settings() -> (Config, bool) {
 fn recorder(config: &Config) -> Recorder {
     let journal = journal(config);
     let beside = |journal: &Journal| Stacks::new(config.stacks, config.stack_depth, journal.path());
-    let stacks = journal.as_ref().map(beside);
-    Recorder::new(journal, stacks, config.surge.is_some())
+    Recorder {
+        stacks: journal.as_ref().map(beside),
+        journal,
+        askers: config.surge.map(|_| Askers::new()),
+    }
 }
 
 #[inline(never)]
 fn state(config: &Config, quota: &'static Quota, records: Recorder) -> &'static State {
-    let surges = Surges::new(config.surge);
-    let host = Host::new(config.host_heap);
-    let guards = Guards::new(config.max_request, config.strategy);
-    Box::leak(Box::new(State::new(quota, guards, surges, host, records)))
+    Box::leak(Box::new(State::new(config, quota, records)))
 }
 
 #[inline(never)]

@@ -2,8 +2,7 @@
 //! launched, from a pool of the driver's own that only the device's graph attributes show.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
@@ -37,12 +36,12 @@ fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
 impl GraphMemory {
     /// A graph has an allocation node.
     pub fn mark_used(&self) {
-        self.is_used.store(true, Ordering::Relaxed);
+        self.is_used.store(true, Relaxed);
     }
 
     /// Asks the driver what the graphs of a device hold and books the difference. Returns whether there was one.
     pub(super) fn refresh(&self, state: &State, device: i16, api: Api) -> bool {
-        if !self.is_used.load(Ordering::Relaxed) {
+        if !self.is_used.load(Relaxed) {
             return false;
         }
         let mut held = lock(&self.held);

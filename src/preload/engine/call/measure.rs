@@ -10,14 +10,13 @@ use base::say::warn;
 use crate::engine::Engine;
 use crate::engine::state::limits::{describe, uuid};
 use crate::engine::state::listed::on_device;
-use crate::engine::state::measurements::Due;
+use crate::engine::state::measurements::{Due, now_ms};
 use crate::next::{self, nvml};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use base::sync::lock;
 use base::units::size;
-use journal::format::Device;
-use journal::format::{ContextMeasure, Event, LimitSource, MemInfo, Teller};
+use journal::format::{ContextMeasure, Device, Event, LimitSource, MemInfo, Teller};
 use policy::device_memory::Available;
 use quota::DeviceQuota;
 
@@ -91,7 +90,7 @@ impl Engine {
         if !(0..MAX_DEVICES as i16).contains(&device) || state.captures.any_open() {
             return;
         }
-        state.measurements.begin(device);
+        state.measurements.measured_at(device, now_ms());
         self.book_what_the_driver_holds(device);
         let Available { free, total } = state.shown_of(device);
         let (reserved, of_process) = match state.limits.of(device) {
@@ -147,7 +146,8 @@ impl Engine {
             }
         }
         self.measure(device);
-        self.state.measurements.due_at_next_use(device);
+        self.state.measurements.measured_at(device, 0);
+        self.state.measurements.device_grew(device);
     }
 
     /// Charges what the driver holds for this process besides what the ledger has reserved. Returns the ledger's figure

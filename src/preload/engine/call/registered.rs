@@ -15,6 +15,7 @@ use super::attributes::SYNC_MEMOPS;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUstream};
 use base::cuda::{CudaResult, DriverError, STREAM_LEGACY, STREAM_PER_THREAD, check};
+use base::file::page_size;
 
 impl Engine {
     /// A block is about to be freed: what the job asked for it ends.
@@ -35,7 +36,7 @@ impl Call {
         // The rest of the last page belongs to an allocation of the driver's, but not the memory behind that: cuda.h
         // 13.0:12570 wants address and size aligned to pages.
         let holds_range = pools.block_at(address).is_some_and(|block| {
-            let end = (block.address + block.requested).next_multiple_of(page_bytes());
+            let end = (block.address + block.requested).next_multiple_of(page_size() as u64);
             address.checked_add(size as u64).is_some_and(|wanted| wanted <= end)
         });
         if !holds_range {
@@ -123,11 +124,4 @@ impl Call {
         // SAFETY: the handle stands for a default stream of the current context.
         check(unsafe { next::cuStreamSynchronize(stream as CUstream) })
     }
-}
-
-/// The size of the host's pages.
-fn page_bytes() -> u64 {
-    // SAFETY: the call reads a constant of the system.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(bytes).unwrap_or(4096).max(1)
 }

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::pages::{Page, Pages};
+use base::sync::{read, write};
 
 pub type Contexts<P> = HashMap<u64, &'static P>;
 /// First address -> (bytes, pool, whether it is a stitch: a range in which memory of other segments is mapped again).
@@ -48,14 +49,6 @@ impl<P> Default for Registry<P> {
             pages: Pages::default(),
         }
     }
-}
-
-fn read<T>(list: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    list.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(list: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    list.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P> Registry<P> {

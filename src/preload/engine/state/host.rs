@@ -192,9 +192,7 @@ fn unshared(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let mut pages = text.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
     let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    // SAFETY: the call takes a number.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
-    resident.saturating_sub(shared).checked_mul(page)
+    resident.saturating_sub(shared).checked_mul(file::page_size() as u64)
 }
 
 /// Shows `look` the file piece by piece until it returns true. A line of up to `LONGEST_LINE` bytes is in one piece.
@@ -272,9 +270,10 @@ mod tests {
         assert!(!found.look(text), "the last line is cut");
         assert!(found.look(b"File:\t   43200 kB\nRssShmem:\t      64 kB\nVmData:\t"));
         assert_eq!(found.bytes(), Some(500 << 10));
-        // SAFETY: the call takes a number.
-        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
-        assert_eq!(unshared(b"9000 500 90 3 0 400 0\n"), Some(410 * page));
+        assert_eq!(
+            unshared(b"9000 500 90 3 0 400 0\n"),
+            Some(410 * file::page_size() as u64)
+        );
     }
 
     #[test]

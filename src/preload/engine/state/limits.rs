@@ -76,10 +76,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub fn new(quota: &'static Quota) -> Limits {
-        Limits { quota }
-    }
-
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
     #[inline]
     pub fn of(&self, device: i16) -> Option<&'static DeviceQuota> {

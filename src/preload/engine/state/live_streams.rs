@@ -6,12 +6,12 @@
 //! invalidate the capture (`stream_id_in_capture` in tests/assumptions).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock};
 
 use super::captures::{Captures, is_capturing, relaxed};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::identity::{thread_id, thread_number};
-use base::sync::lock;
+use base::sync::{lock, read, write};
 use policy::UnderWay;
 
 /// The identity of the legacy default stream of a pool's context, which is never destroyed.
@@ -95,7 +95,7 @@ impl LiveStreams {
     /// The identity of a created stream that may be capturing.
     #[cold]
     fn identity_beside_captures(&self, handle: usize) -> Option<u64> {
-        let known = self.read().identity_of(handle);
+        let known = read(&self.lists).identity_of(handle);
         if known.is_some() {
             return known;
         }
@@ -124,7 +124,7 @@ impl LiveStreams {
             context,
             thread,
         };
-        if let Some(&identity) = self.read().specials.get(&name) {
+        if let Some(&identity) = read(&self.lists).specials.get(&name) {
             return identity;
         }
         let stream = LiveStream {
@@ -132,7 +132,7 @@ impl LiveStreams {
             owner: next::owner_of(context),
             thread_id: thread_id(),
         };
-        let mut lists = self.write();
+        let mut lists = write(&self.lists);
         if lists.specials.len() % SEARCH_AFTER == SEARCH_AFTER - 1 {
             lists.forget(has_ended);
         }
@@ -157,7 +157,7 @@ impl LiveStreams {
 
     #[inline(never)]
     fn note_created(&self, identity: u64, handle: usize) {
-        if self.read().known.contains_key(&identity) {
+        if read(&self.lists).known.contains_key(&identity) {
             return;
         }
         let context = next::context_of_stream(handle);
@@ -171,14 +171,14 @@ impl LiveStreams {
             owner: next::owner_of(context),
             thread_id: 0,
         };
-        self.write().known.insert(identity, stream);
+        write(&self.lists).known.insert(identity, stream);
     }
 
     /// Runs `work`, a short call of the driver, with the place for an event of a stream. The stream is not destroyed
     /// meanwhile. `None` if it was destroyed before.
     pub fn with<T>(&self, identity: u64, work: impl FnOnce(Place) -> T) -> Option<T> {
         let (place, ticket) = {
-            let lists = self.read();
+            let lists = read(&self.lists);
             (lists.place(identity)?, self.in_use.begin())
         };
         let result = work(place);
@@ -188,25 +188,20 @@ impl LiveStreams {
 
     /// The stream with this handle is about to be destroyed.
     pub fn stream_closes(&self, handle: usize) {
-        if self.read().known.values().any(|stream| stream.name.handle == handle) {
-            self.write().forget(|stream| stream.name.handle == handle);
+        if read(&self.lists)
+            .known
+            .values()
+            .any(|stream| stream.name.handle == handle)
+        {
+            write(&self.lists).forget(|stream| stream.name.handle == handle);
             self.in_use.wait();
         }
     }
 
     /// The streams of a context are gone with it, or about to go.
     pub fn context_gone(&self, context: u64) {
-        self.write()
-            .forget(|stream| stream.name.context == context || stream.owner == context);
+        write(&self.lists).forget(|stream| stream.name.context == context || stream.owner == context);
         self.in_use.wait();
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Lists> {
-        self.lists.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Lists> {
-        self.lists.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -311,7 +306,7 @@ mod tests {
                     streams.stream_closes(STREAM_PER_THREAD);
                     is_gone.store(true, std::sync::atomic::Ordering::SeqCst);
                 });
-                while streams.read().known.contains_key(&identity) {
+                while read(&streams.lists).known.contains_key(&identity) {
                     std::thread::yield_now();
                 }
                 is_gone.load(std::sync::atomic::Ordering::SeqCst)
@@ -337,7 +332,7 @@ mod tests {
         assert_eq!(place(other), Some(Place::Context(10)));
         while place(other).is_some() {
             // The kernel may take a moment to end a thread that was joined.
-            streams.write().forget(has_ended);
+            write(&streams.lists).forget(has_ended);
         }
         streams.context_gone(10);
         assert_eq!([place(own), place(elsewhere).and(None)], [None, None]);

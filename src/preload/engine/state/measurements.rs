@@ -99,20 +99,10 @@ impl Measurements {
         }
     }
 
-    /// Notes a measurement of this device that begins now.
-    pub fn begin(&self, device: i16) {
-        self.measured_at(device, now_ms());
-    }
-
-    fn measured_at(&self, device: i16, time_ms: u64) {
+    /// Notes when a measurement of this device began, as `now_ms` gives it; 0 makes the next one due in any case.
+    pub fn measured_at(&self, device: i16, time_ms: u64) {
         if let Some(OfDevice { measured_ms, .. }) = self.0.of_device(device) {
             measured_ms.store(time_ms, Relaxed);
         }
-    }
-
-    /// Makes the next measurement of this device due at its next use.
-    pub fn due_at_next_use(&self, device: i16) {
-        self.measured_at(device, 0);
-        self.device_grew(device);
     }
 }

@@ -30,6 +30,7 @@ use crate::next;
 use std::sync::Mutex;
 
 use base::api::Class;
+use config::Config;
 use policy::device_memory::Available;
 use quota::Quota;
 
@@ -70,7 +71,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(quota: &'static Quota, guards: Guards, surges: Surges, host: Host, records: Recorder) -> State {
+    pub fn new(config: &Config, quota: &'static Quota, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
             attachments: Attachments::default(),
@@ -78,14 +79,14 @@ impl State {
             peers: Peers::default(),
             streams: StreamNumbers::default(),
             live_streams: LiveStreams::default(),
-            limits: Limits::new(quota),
+            limits: Limits { quota },
             listed: Mutex::default(),
             measurements: Measurements::default(),
             shown: Shown::default(),
             failures: Failures::default(),
-            guards,
-            surges,
-            host,
+            guards: Guards::new(config.max_request, config.strategy),
+            surges: Surges::new(config.surge),
+            host: Host::new(config.host_heap),
             registrations: Registrations::default(),
             records,
         }

@@ -93,20 +93,11 @@ pub struct Recorder {
     pub journal: Option<Journal>,
     /// The stacks that are recorded, if there is a journal.
     pub stacks: Option<Stacks>,
-    /// Which stacks asked for memory; `None` if `new` was told not to keep them.
-    askers: Option<Askers>,
+    /// Which stacks asked for memory; `None` if nobody wants to know.
+    pub askers: Option<Askers>,
 }
 
 impl Recorder {
-    /// `stacks` are those beside the journal. With `keeps_askers`, the recorder also keeps which stacks asked for memory.
-    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>, keeps_askers: bool) -> Recorder {
-        Recorder {
-            journal,
-            stacks,
-            askers: keeps_askers.then(Askers::new),
-        }
-    }
-
     /// The calling thread's stack. Notes who asks for memory: the device and bytes of the request.
     #[cold]
     fn stack_of(&self, stacks: &Stacks, (device, bytes): (i16, u64)) -> u32 {
@@ -118,13 +109,6 @@ impl Recorder {
             askers.add(device, stack, bytes);
         }
         stack
-    }
-
-    /// The stacks that asked for most memory of this device since the last call, with their bytes, largest first.
-    pub fn take_askers(&self, device: i16, most: usize) -> Vec<(u32, u64)> {
-        self.askers
-            .as_ref()
-            .map_or_else(Vec::new, |askers| askers.take(device, most))
     }
 
     /// Records a surge: the memory of a device, or of the host, grew by `grown` bytes within `over_ns`. `responsible` has the

@@ -171,7 +171,9 @@ impl State {
     }
 
     fn look_at(&self, setting: Surge, watch: &mut Watch, device: i16, now: Instant, (level, total): (u64, u64)) {
-        watch.note(now, setting.within, self.records.take_askers(device, STACKS_OF_A_LOOK));
+        let askers = self.records.askers.as_ref();
+        let asked = askers.map_or_else(Vec::new, |askers| askers.take(device, STACKS_OF_A_LOOK));
+        watch.note(now, setting.within, asked);
         if total == 0 && matches!(setting.to, Amount::Share(_)) {
             return;
         }

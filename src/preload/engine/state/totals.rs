@@ -3,11 +3,12 @@
 //! All of them are atomics, so that reading them never waits. Those of a device change under the ledger's lock, because
 //! one lock costs less than an atomic change of each of them.
 
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
 
 use super::allocation::Allocation;
 use base::api::Class;
+use base::sync::{read, write};
 use policy::Block;
 
 /// With at most this many pools on a device, the sum of the pools is compared with the peak at every block obtained.
@@ -269,7 +270,7 @@ impl DeviceTotals {
         if self.pools.load(Relaxed) == 0 {
             return Sum::default();
         }
-        sum_of(&self.usages.read().unwrap_or_else(PoisonError::into_inner))
+        sum_of(&read(&self.usages))
     }
 
     /// The totals of the device, or of one class on it. Blocks of pools are linear memory.
@@ -301,7 +302,7 @@ impl DeviceTotals {
     }
 
     fn change_usages(&self, change: impl FnOnce(&mut Vec<&'static Usage>)) {
-        let mut usages = self.usages.write().unwrap_or_else(PoisonError::into_inner);
+        let mut usages = write(&self.usages);
         change(&mut usages);
         self.pools.store(usages.len(), Relaxed);
     }
