@@ -179,10 +179,10 @@ pub struct Guard {
     pub of_device: bool,
 }
 
-/// An answer to `cuMemGetInfo`, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An answer to `cuMemGetInfo`, or what a limit leaves of it, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemInfo {
-    /// Always more than 0.
+    /// 0 if nobody answered. More in a record and in a `Shortage`.
     pub total: u64,
     pub free: u64,
 }

@@ -4,10 +4,9 @@
 //! much and can harm the job: what a `cudaMalloc` allocates on disk goes over the network, and a mapped file that the
 //! server cannot write raises SIGBUS. Then the folder is on the machine itself.
 
-use std::fs::{DirBuilder, Metadata};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use base::file::private_folder;
 use base::filesystem;
 use base::identity::effective_user;
 
@@ -49,18 +48,12 @@ fn choose(
 
 /// The folder `vramshim-UID` in a folder that others may write too. `None` if it is not the user's alone.
 fn own_folder(folder: &Path) -> Option<PathBuf> {
-    let user = effective_user();
-    let own = folder.join(format!("vramshim-{user}"));
-    // If it exists already, the check below decides.
-    let _ = DirBuilder::new().mode(0o700).create(&own);
-    let is_private = |about: Metadata| about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0;
-    std::fs::symlink_metadata(&own).is_ok_and(is_private).then_some(own)
+    let own = folder.join(format!("vramshim-{}", effective_user()));
+    private_folder(&own).is_ok_and(|is_private| is_private).then_some(own)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
     use super::*;
     use base::filesystem::{Storage, kind};
 
@@ -101,19 +94,5 @@ mod tests {
             folder("/dev/own/vramshim-train", Some("Lustre"))
         );
         assert_eq!(chosen(NFS, LUSTRE, NFS), here);
-    }
-
-    #[test]
-    fn a_folder_that_others_can_change_is_not_the_users_own() {
-        let shared = std::env::temp_dir().join(format!("vramshim-folder-{}", std::process::id()));
-        std::fs::create_dir_all(&shared).expect("a folder");
-        let own = own_folder(&shared).expect("a folder of our own");
-        assert_eq!(own_folder(&shared), Some(own.clone()));
-        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o770)).expect("its mode");
-        assert_eq!(own_folder(&shared), None);
-        std::fs::remove_dir(&own).expect("an empty folder");
-        symlink("/", &own).expect("a link");
-        assert_eq!(own_folder(&shared), None);
-        std::fs::remove_dir_all(&shared).expect("a folder");
     }
 }

@@ -6,13 +6,7 @@
 //! `mapped` for the first time, until it reports that it is `unmapped` and given back.
 
 use base::cuda::{CudaResult, DriverError};
-
-/// Free and total memory of a device, as the next layer reports it (`cuMemGetInfo`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Available {
-    pub free: u64,
-    pub total: u64,
-}
+pub use base::shortage::MemInfo as Available;
 
 /// An event that was recorded on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -250,7 +250,6 @@ impl DeviceQuota {
             None => vec![Holder {
                 pid: std::process::id(),
                 namespace: identity::pid_namespace(),
-                start_ticks: 0,
                 held: self.held(),
             }],
         }

@@ -45,8 +45,6 @@ pub struct Holder {
     pub pid: u32,
     /// The inode number of that pid namespace.
     pub namespace: u64,
-    /// Start time in clock ticks after boot.
-    pub start_ticks: u64,
     /// Bytes that the process holds.
     pub held: u64,
 }
@@ -223,7 +221,6 @@ impl SharedAccount {
                 let holder = Holder {
                     pid: pid as u32,
                     namespace: state.namespace.load(SeqCst),
-                    start_ticks: state.start_ticks.load(SeqCst),
                     held: self.account().held(seat),
                 };
                 (state.taken.load(SeqCst) != 0 && pid != 0 && holder.held > 0).then_some(holder)

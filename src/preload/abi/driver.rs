@@ -10,7 +10,7 @@
 use std::ptr;
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Place, Waited, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -130,7 +130,7 @@ hooks! { |call, below, per_thread|
         call.free_async(address, meant(stream, per_thread), below)
     };
     cuStreamSynchronize cuStreamSynchronize_ptsz: (stream) enter_running(Policy) => {
-        call.stream_waits(meant(stream, per_thread), below)
+        call.wait(Waited::Stream(Place::of_stream(meant(stream, per_thread))), below)
     };
     cuMemPoolCreate: (out, properties) enter(cuMemPoolCreate) => {
         call.pool_on(device_named!(in properties), written!(out), below)
@@ -148,7 +148,7 @@ hooks! { |call, below, per_thread|
     cuMemPoolImportPointer: (out, pool, data) enter(cuMemPoolImportPointer) => {
         call.import(written!(out), Key::Address, size_at, below)
     };
-    cuEventSynchronize: (event) enter_running(Policy) => call.event_waits(below);
+    cuEventSynchronize: (event) enter_running(Policy) => call.wait(Waited::Event, below);
     cuCtxSynchronize: () enter_running(Policy) => call.context_waits(0, below);
     cuCtxSynchronize_v2: (context) enter_running(Policy) => call.context_waits(context as u64, below);
 }

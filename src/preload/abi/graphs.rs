@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use super::driver::hooks;
 use super::operations::each_of;
-use crate::engine::{Call, copies, enter, enter_if_watched, enter_running};
+use crate::engine::{Call, Location, copies, enter, enter_if_watched, enter_running};
 use crate::next::{self, *};
 use base::api::Api;
 use base::cuda::{CudaResult, check, result_code};
@@ -94,8 +94,11 @@ hooks! { |call, below, per_thread|
         unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
     cuGraphLaunch cuGraphLaunch_ptsz: (graph, stream) enter_running(cuGraphLaunch) => call.graph_launched(below);
-    cuGraphExecDestroy: (graph) enter_running(cuGraphExecDestroy) => call.refresh_graphs(below());
-    cuDeviceGraphMemTrim: (device) enter_running(cuDeviceGraphMemTrim) => call.refresh_graphs_of(device, below());
+    cuGraphExecDestroy: (graph) enter_running(cuGraphExecDestroy) => {
+        let result = below();
+        call.refresh_graphs(Location::current().map(|location| location.device), result)
+    };
+    cuDeviceGraphMemTrim: (device) enter_running(cuDeviceGraphMemTrim) => call.refresh_graphs(Some(device as i16), below());
     cuGraphAddMemcpyNode: (out, graph, dependencies, count, copy, context) enter_if_watched(Policy) => {
         // SAFETY: the function's contract.
         unsafe { node_copies(&call, copy, Some(context)) }.and_then(|()| below())

@@ -46,6 +46,7 @@ use policy::Strategy;
 
 pub use call::arrays::ArrayShape;
 pub use call::copies;
+pub use call::driver_pools::{Place, Waited};
 pub use call::guarded::refused_by_host_guard;
 pub use call::nvml;
 pub use call::torch::figures::no_torch_stats;

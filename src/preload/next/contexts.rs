@@ -8,6 +8,7 @@ use super::primary::active_primary_context;
 use super::results::{retried, told};
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, CUstream, Handle};
 use base::cuda::{CudaResult, LOCATION_DEVICE, check};
+use base::shortage::MemInfo;
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const READ_WRITE: u32 = 3;
@@ -80,20 +81,22 @@ pub fn context_of_stream(handle: usize) -> u64 {
 }
 
 /// The free and total bytes of the current device, as the next layer tells them.
-pub fn information() -> CudaResult<(u64, u64)> {
+pub fn information() -> CudaResult<MemInfo> {
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: both pointers are to variables of this frame.
-    check(unsafe { signatures::cuMemGetInfo_v2(&mut free, &mut total) }).map(|()| (free as u64, total as u64))
+    check(unsafe { signatures::cuMemGetInfo_v2(&mut free, &mut total) })?;
+    let (free, total) = (free as u64, total as u64);
+    Ok(MemInfo { total, free })
 }
 
 /// The same of a device, if that is the current one; 0 if not, or if the next layer does not tell.
-pub fn information_here(device: i16) -> (u64, u64) {
+pub fn information_here(device: i16) -> MemInfo {
     let is_current = current_device() == Ok(i32::from(device));
     is_current.then(information).and_then(Result::ok).unwrap_or_default()
 }
 
 /// The same of a device, in a context of it. `None` if the device has none.
-pub fn information_of(device: i16) -> Option<(u64, u64)> {
+pub fn information_of(device: i16) -> Option<MemInfo> {
     if current_device() == Ok(i32::from(device)) {
         return information().ok();
     }

@@ -76,7 +76,7 @@ pub fn information_behind_layer() -> Option<MemInfo> {
 
 /// The total of the current device that a layer shows, and that of the driver, if that is more: a limit of the layer.
 pub fn limit_of_layer() -> Option<(u64, u64)> {
-    let (total, (_, shown)) = (information_behind_layer()?.total, super::information().ok()?);
+    let (total, shown) = (information_behind_layer()?.total, super::information().ok()?.total);
     (shown < total).then_some((shown, total))
 }
 

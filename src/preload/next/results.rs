@@ -53,7 +53,7 @@ pub fn of_request<T>(result: CudaResult<T>, size: u64) -> CudaResult<T> {
     let _ = LAST.try_with(|last| last.set(code));
     // Without a layer the driver's answer stands: its INVALID_VALUE says nothing of memory.
     let lacks_memory = || {
-        let of_layer = || information().is_ok_and(|(free, _)| free < size);
+        let of_layer = || information().is_ok_and(|shown| shown.free < size);
         let of_driver = || information_behind_layer().is_some_and(|driver| driver.free < size);
         is_of_layer(hooked::cuMemAlloc_v2()) && (of_layer() || of_driver())
     };

@@ -151,7 +151,10 @@ impl Call {
         engine.context_gone(context, holdings);
         match device {
             // The context never had memory, so its device is not known.
-            HOST_DEVICE => engine.measure_all(),
+            HOST_DEVICE => {
+                let used = engine.state.measurements.used_devices();
+                used.for_each(|device| engine.measure(device));
+            }
             device => engine.measure_last(device),
         }
         Ok(())

@@ -34,11 +34,6 @@ fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
 }
 
 impl GraphMemory {
-    /// A graph has an allocation node.
-    pub fn mark_used(&self) {
-        self.is_used.store(true, Relaxed);
-    }
-
     /// Asks the driver what the graphs of a device hold and books the difference. Returns whether there was one.
     pub(super) fn refresh(&self, state: &State, device: i16, api: Api) -> bool {
         if !self.is_used.load(Relaxed) {
@@ -79,14 +74,14 @@ impl Call {
     /// A node that allocates is added to a graph.
     pub fn graph_allocates(&self) -> CudaResult {
         self.may_have_memory()?;
-        self.engine.graphs.mark_used();
+        self.engine.graphs.is_used.store(true, Relaxed);
         Ok(())
     }
 
-    /// After a call that changes what graphs hold on the current device.
-    pub fn refresh_graphs(&self, result: CudaResult) -> CudaResult {
-        if let Some(location) = Location::current() {
-            self.engine.refresh_graphs(location.device, self.api());
+    /// After a call that changes what graphs hold on a device; `None` if the thread has none.
+    pub fn refresh_graphs(&self, device: Option<i16>, result: CudaResult) -> CudaResult {
+        if let Some(device) = device {
+            self.engine.refresh_graphs(device, self.api());
         }
         result
     }
@@ -97,18 +92,13 @@ impl Call {
         let launch = || next::of_request(launch(), 0);
         let mut result = launch();
         let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
+        let device = Location::current().map(|location| location.device);
         if lacks_memory(&result)
-            && let Some(location) = Location::current()
+            && let Some(device) = device
         {
-            let pools = &self.engine.pools;
-            result = pools.find_room(location.device, 0, result, lacks_memory, launch);
+            result = self.engine.pools.find_room(device, 0, result, lacks_memory, launch);
         }
-        self.refresh_graphs(result)
-    }
-
-    pub fn refresh_graphs_of(&self, device: i32, result: CudaResult) -> CudaResult {
-        self.engine.refresh_graphs(device as i16, self.api());
-        result
+        self.refresh_graphs(device, result)
     }
 }
 

@@ -16,8 +16,7 @@ use base::api::Api;
 use base::cuda::MAX_DEVICES;
 use base::sync::lock;
 use base::units::size;
-use journal::format::{ContextMeasure, Device, Event, LimitSource, MemInfo, Teller};
-use policy::device_memory::Available;
+use journal::format::{ContextMeasure, Device, Event, LimitSource, Teller};
 use quota::DeviceQuota;
 
 /// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
@@ -92,7 +91,7 @@ impl Engine {
         }
         state.measurements.measured_at(device, now_ms());
         self.book_what_the_driver_holds(device);
-        let Available { free, total } = state.shown_of(device);
+        let shown = state.shown_of(device);
         let (reserved, of_process) = match state.limits.of(device) {
             Some(quota) => self.measure_contexts(device, quota),
             None => (state.reserved(device), 0),
@@ -102,7 +101,7 @@ impl Engine {
             return;
         }
         let event = Event::Measured {
-            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            mem_info: (shown.total > 0).then_some(shown),
             told_by: next_teller(),
             process_bytes: (of_process > 0).then_some(of_process),
             reserved,
@@ -127,13 +126,6 @@ impl Engine {
         self.refresh_pools(Api::Policy);
         self.refund_closed_descriptors(device, Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
-    }
-
-    /// Measures every device that was used.
-    pub(super) fn measure_all(&self) {
-        for device in self.state.measurements.used_devices() {
-            self.measure(device);
-        }
     }
 
     /// Measures a device whose context is gone. The next context is measured when it is used first.

@@ -93,7 +93,6 @@ impl Engine {
             holders: vec![Holder {
                 pid: self.pid,
                 namespace: identity::pid_namespace(),
-                start_ticks: 0,
                 held,
             }],
         })

@@ -28,7 +28,6 @@ use journal::format::{
     Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, ShortName, Teller,
     shares,
 };
-use policy::device_memory::Available;
 use quota::Scope;
 
 /// How long a failure waits for NVML. Whatever NVML says later still gets into the journal.
@@ -40,10 +39,17 @@ const NAMED: usize = 3;
 /// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
-    mem_info: Option<MemInfo>,
+    /// What the next layer shows; 0 in all if it does not tell.
+    shown: MemInfo,
     /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
     quiet: bool,
     processes: Vec<ProcessBytes>,
+}
+
+impl Evidence {
+    fn mem_info(&self) -> Option<MemInfo> {
+        (self.shown.total > 0).then_some(self.shown)
+    }
 }
 
 impl Call {
@@ -69,9 +75,8 @@ impl Call {
         let evidence = engine.evidence(device);
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
-        let Reading { free, total, .. } = evidence.reading;
         let limit = by_limit.then(|| engine.limit_that_refused(device, of_tensors));
-        let (refusal, words) = refused(requested, Available { free, total }, limit);
+        let (refusal, words) = refused(requested, evidence.shown, limit);
         engine.record(device, &evidence, allowance, &members, Some(refusal));
         let Some(Due { count, tries }) = told else { return };
         let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
@@ -102,9 +107,9 @@ impl Call {
             result: DriverError::OUT_OF_MEMORY.0,
             by_limit,
             refusal: Some(refusal),
-            shown: evidence.mem_info.filter(|_| evidence.reading.of_layer),
+            shown: evidence.mem_info().filter(|_| evidence.reading.of_layer),
             layer: next::refusing_layer().and_then(layers::known),
-            parts: evidence.mem_info.map(|_| Parts::of(reading)),
+            parts: evidence.mem_info().map(|_| Parts::of(reading)),
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
             of_cache: caches,
@@ -184,7 +189,7 @@ impl Call {
 
 /// Who refused a request of this size, as the journal has it and in words: the library by this limit, if there is one. `shown` is what the next layer shows of the device. CUDA's own
 /// results are not negative, so a negative one is a layer's. Otherwise the figures tell.
-fn refused(requested: u64, shown: Available, limit: Option<String>) -> (Refusal, String) {
+fn refused(requested: u64, shown: MemInfo, limit: Option<String>) -> (Refusal, String) {
     let (result, driver) = (next::refused_with(), next::driver::information_behind_layer());
     if let Some(words) = limit {
         let (by, result) = (Refuser::Library, None);
@@ -195,7 +200,7 @@ fn refused(requested: u64, shown: Available, limit: Option<String>) -> (Refusal,
         let mut words = refusal.words(file.as_deref());
         let (free, total) = (in_units(shown.free), in_units(shown.total));
         match (by, refusal.driver) {
-            (Refuser::Driver, Some(driver)) if (driver.free, driver.total) != (shown.free, shown.total) => {
+            (Refuser::Driver, Some(driver)) if driver != shown => {
                 let itself = in_units(driver.free);
                 words += &format!(", which has {itself} free (the layer before it shows {free} free of {total})");
             }
@@ -310,13 +315,13 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let Available { free, total } = state.shown_of(device);
+        let shown = state.shown_of(device);
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
             reading: Reading {
-                total,
-                free,
+                total: shown.total,
+                free: shown.free,
                 of_layer: next::shows_its_own_memory(),
                 in_segments: self.pools.free_inside(device).0,
                 live: readings.allocated.current,
@@ -325,7 +330,7 @@ impl Engine {
                 others: shares.map(|(_, others)| others),
                 context: 0,
             },
-            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            shown,
             quiet: readings.reserved.current == before,
             processes,
         }
@@ -381,7 +386,7 @@ impl Engine {
         self.state.note_host_memory();
         let write = |event: Event| self.state.records.note(device, event);
         write(Event::Measured {
-            mem_info: evidence.mem_info,
+            mem_info: evidence.mem_info(),
             told_by: next_teller(),
             process_bytes: evidence.reading.process.filter(|&bytes| evidence.quiet && bytes > 0),
             reserved: evidence.reading.reserved,
@@ -429,7 +434,7 @@ impl Engine {
         let shown = self.state.shown_of(device);
         let (refusal, words) = refused(requested, shown, None);
         let actual = match refusal.driver {
-            Some(MemInfo { total, free }) if refusal.by == Refuser::Driver => Available { free, total },
+            Some(driver) if refusal.by == Refuser::Driver => driver,
             _ => shown,
         };
         let available = self.state.limits.within(device, actual).free + inside;

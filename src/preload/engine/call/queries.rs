@@ -6,7 +6,7 @@ use crate::engine::state::location::Location;
 use crate::next::{self, CUdeviceptr};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use base::mutant;
-use policy::device_memory::Available;
+use base::shortage::MemInfo;
 
 impl Call {
     /// Free and total memory, from the answer that `ask` gets of the next layer. Free is what the next layer still gives,
@@ -47,7 +47,7 @@ impl Call {
         // What the driver holds for contexts is known from here on.
         self.engine.measure_if_due(device);
         let bytes = |value: T| u64::try_from(value).unwrap_or(0);
-        let actual = Available {
+        let actual = MemInfo {
             free: self.still_given(device, bytes(free), size_of::<T>() == size_of::<usize>()),
             total: bytes(total),
         };

@@ -52,7 +52,7 @@ impl Learning {
 /// the smaller one, and says nothing of what the layer charges.
 fn left_by_limit() -> Option<u64> {
     let of_driver = driver::information_behind_layer()?.free;
-    let (free, _) = next::information().ok()?;
+    let free = next::information().ok()?.free;
     (free < of_driver).then_some(free)
 }
 

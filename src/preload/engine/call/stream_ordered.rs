@@ -81,19 +81,11 @@ impl Call {
     }
 
     /// Runs `ask`, which waits for work, then books what pools have reserved that the wait can have changed.
-    pub(super) fn wait(&self, waited: Waited, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    pub fn wait(&self, waited: Waited, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         ask()?;
         let engine = self.engine;
         engine.stream_ordered.waited(engine.state, self.api(), waited);
         Ok(())
-    }
-
-    pub fn stream_waits(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.wait(Waited::Stream(Place::of_stream(stream)), ask)
-    }
-
-    pub fn event_waits(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.wait(Waited::Event, ask)
     }
 
     /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`. A null `pool` is the current pool of the stream's device;

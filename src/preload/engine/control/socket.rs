@@ -9,13 +9,12 @@
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use base::file::names_in;
+use base::file::{names_in, private_folder};
 use base::say::{debug, warn};
 
 use crate::engine::{Engine, scope, sockets};
@@ -63,21 +62,14 @@ fn folder(parents: &[&str]) -> io::Result<PathBuf> {
     let mut problem = io::Error::from_raw_os_error(libc::ENOENT);
     for parent in parents {
         let folder = folder_in(Path::new(parent), user);
-        match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                problem = error;
-                continue;
-            }
-            _ => {}
-        }
-        let found = std::fs::symlink_metadata(&folder)?;
-        if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
-            return Ok(folder);
-        }
-        problem = io::Error::other(format!(
-            "{} is not a folder of this user alone (mode 0700)",
-            shown(&folder)
-        ));
+        problem = match private_folder(&folder) {
+            Ok(true) => return Ok(folder),
+            Ok(false) => io::Error::other(format!(
+                "{} is not a folder of this user alone (mode 0700)",
+                shown(&folder)
+            )),
+            Err(error) => error,
+        };
     }
     Err(problem)
 }
@@ -268,7 +260,7 @@ pub fn process_ends(pid: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 

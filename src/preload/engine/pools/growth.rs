@@ -169,8 +169,7 @@ impl Growth {
 
     /// What the next layer tells of the device's memory.
     pub(super) fn information(&self) -> CudaResult<Available> {
-        let (free, total) = self.in_context(|| next::retried(next::information))?;
-        Ok(Available { free, total })
+        self.in_context(|| next::retried(next::information))
     }
 
     fn create_with(&self, size: u64, properties: &CUmemAllocationProp) -> CudaResult<u64> {

@@ -12,10 +12,10 @@ use std::cell::Cell;
 
 use crate::next::{self, CUuuid};
 use base::cuda::check;
+use base::shortage::MemInfo;
 use base::units::size;
 use config::table::{LIMIT, PADDLES_LIMIT, POD_LIMIT};
 use journal::format::LimitSource;
-use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
 
 thread_local! {
@@ -90,8 +90,8 @@ impl Limits {
         if !self.quota.takes_what_is_shown() {
             return Some(described);
         }
-        let shown = next::information_of(device).filter(|&(_, total)| total > 0)?.1;
-        Some(Device {
+        let shown = next::information_of(device)?.total;
+        (shown > 0).then(|| Device {
             total: described.total.min(shown),
             ..described
         })
@@ -145,17 +145,14 @@ impl Limits {
     }
 
     /// The next layer's figures for a device, reduced to the limit.
-    pub fn within(&self, device: i16, actual: Available) -> Available {
-        let Some((limit, available)) = self
+    pub fn within(&self, device: i16, actual: MemInfo) -> MemInfo {
+        let allowed = self
             .of(device)
-            .and_then(|quota| Some((quota.limit?, quota.available()?)))
-        else {
-            return actual;
-        };
-        Available {
+            .and_then(|quota| Some((quota.limit?, quota.available()?)));
+        allowed.map_or(actual, |(limit, available)| MemInfo {
             free: actual.free.min(available),
             total: actual.total.min(limit),
-        }
+        })
     }
 
     /// What the user should know of limits that have no effect, when a device is used: a limit above the device's memory

@@ -30,8 +30,8 @@ use crate::next;
 use std::sync::Mutex;
 
 use base::api::Class;
+use base::shortage::MemInfo;
 use config::Config;
-use policy::device_memory::Available;
 use quota::Quota;
 
 use allocation::Allocation;
@@ -103,13 +103,13 @@ impl State {
     }
 
     /// What the next layer shows of a device, as `given` has it; 0 if the device is not the current one.
-    pub fn shown_of(&self, device: i16) -> Available {
-        let (free, total) = next::information_here(device);
+    pub fn shown_of(&self, device: i16) -> MemInfo {
+        let MemInfo { total, free } = next::information_here(device);
         if total > 0 {
             self.shown.saw(device, free, self.linear_reserved(device));
         }
         let free = self.given(device, free);
-        Available { free, total }
+        MemInfo { total, free }
     }
 
     /// What the next layer still gives of the `free` bytes that it shows. Some layers show the same whatever was taken. Without
