@@ -23,7 +23,7 @@ pub(super) struct Order {
     /// Records that were read and not yet moved to `waiting`.
     found: Vec<Record>,
     /// Records that wait to be handed out, in order.
-    waiting: VecDeque<Record>,
+    pub(super) waiting: VecDeque<Record>,
 }
 
 impl Order {
@@ -48,13 +48,5 @@ impl Order {
             self.waiting.push_back(record);
         }
         self.waiting.extend(among);
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(super) fn take_first(&mut self) -> Option<Record> {
-        self.waiting.pop_front()
     }
 }

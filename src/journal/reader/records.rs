@@ -63,7 +63,7 @@ impl<'a> Records<'a> {
     /// How many bytes of the file have been handed out, for a progress bar.
     pub fn position(&self) -> u64 {
         self.read_to
-            .saturating_sub((self.order.len() * SLOT_SIZE) as u64)
+            .saturating_sub((self.order.waiting.len() * SLOT_SIZE) as u64)
             .max(HEADER_SIZE as u64)
     }
 
@@ -152,10 +152,10 @@ impl Iterator for Records<'_> {
     type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.done && self.order.len() <= self.held {
+        while !self.done && self.order.waiting.len() <= self.held {
             self.advance();
         }
-        match self.order.take_first() {
+        match self.order.waiting.pop_front() {
             Some(record) => Some(Ok(record)),
             None => self.failed.take().map(Err),
         }

@@ -100,26 +100,17 @@ impl Engine {
     }
 
     fn all_stats(&'static self) -> String {
-        let mut text = format!(
-            "{{\"ok\":true,\"version\":\"{}\",\"pid\":{},\"strategy\":\"{}\",\"journal\":{},\"stats\":{{",
+        let journal = self.journal_path();
+        let journal = journal.map_or_else(|| "null".to_owned(), |path| quoted(&path.to_string_lossy()));
+        let names = names::stat_names(Some(self)).into_iter();
+        let stats = names.filter_map(|name| Some(format!("\"{name}\":{}", names::stat(Some(self), &name).ok()?)));
+        format!(
+            "{{\"ok\":true,\"version\":\"{}\",\"pid\":{},\"strategy\":\"{}\",\"journal\":{journal},\"stats\":{{{}}}}}\n",
             env!("CARGO_PKG_VERSION"),
             self.pid,
             self.strategy.name(),
-            match self.journal_path() {
-                Some(path) => quoted(&path.to_string_lossy()),
-                None => "null".to_owned(),
-            },
-        );
-        let mut first = true;
-        for name in names::stat_names(Some(self)) {
-            let Ok(value) = names::stat(Some(self), &name) else {
-                continue;
-            };
-            let comma = if std::mem::take(&mut first) { "" } else { "," };
-            let _ = write!(text, "{comma}\"{name}\":{value}");
-        }
-        text.push_str("}}\n");
-        text
+            stats.collect::<Vec<_>>().join(","),
+        )
     }
 }
 

@@ -6,8 +6,6 @@ pub mod commands;
 pub mod names;
 pub mod socket;
 
-use std::fmt::Write as _;
-
 use super::Engine;
 use super::state::totals::{Reading, Readings};
 use base::api::{Api, Class};
@@ -142,25 +140,16 @@ impl Engine {
     /// The totals of every class that was ever used, on every device and the host, as JSON.
     pub fn totals_as_json(&'static self) -> String {
         self.refresh();
-        let mut text = format!(
-            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},{},\"totals\":[",
-            self.pid,
-            self.strategy.name(),
-            self.state.records.lost(),
-            self.host_and_surges_as_json(),
-        );
-        let mut first = true;
+        let reading = |one: Reading| format!("{{\"current\":{},\"peak\":{}}}", one.current, one.peak);
+        let mut totals = Vec::new();
         for device in HOST_DEVICE..MAX_DEVICES as i16 {
             for &class in Class::ALL {
                 let one = self.state.ledger.readings(device, Some(class));
                 if !one.was_used() {
                     continue;
                 }
-                let comma = if std::mem::take(&mut first) { "" } else { "," };
-                let reading = |one: Reading| format!("{{\"current\":{},\"peak\":{}}}", one.current, one.peak);
-                let _ = write!(
-                    text,
-                    "{comma}{{\"device\":{device},\"class\":\"{}\",\"requested\":{},\"allocated\":{},\"reserved\":{},\
+                totals.push(format!(
+                    "{{\"device\":{device},\"class\":\"{}\",\"requested\":{},\"allocated\":{},\"reserved\":{},\
                      \"count\":{},\"failures\":{}}}",
                     class.name(),
                     reading(one.requested),
@@ -168,10 +157,16 @@ impl Engine {
                     reading(one.reserved),
                     one.live.current,
                     one.failures,
-                );
+                ));
             }
         }
-        text.push_str("]}");
-        text
+        format!(
+            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},{},\"totals\":[{}]}}",
+            self.pid,
+            self.strategy.name(),
+            self.state.records.lost(),
+            self.host_and_surges_as_json(),
+            totals.join(","),
+        )
     }
 }

@@ -275,12 +275,9 @@ impl DeviceTotals {
 
     /// The totals of the device, or of one class on it. Blocks of pools are linear memory.
     pub fn read(&self, class: Option<Class>) -> Readings {
-        let totals = class.map_or(&self.all, |class| self.class(class));
-        let pooled = match class {
-            None | Some(Class::Linear) => self.pooled(),
-            Some(_) => Sum::default(),
-        };
-        totals.read(&pooled)
+        let has_pools = matches!(class, None | Some(Class::Linear));
+        let pooled = if has_pools { self.pooled() } else { Sum::default() };
+        class.map_or(&self.all, |class| self.class(class)).read(&pooled)
     }
 
     /// As `read`, but never waits: `None` while a thread changes the list of pools.
