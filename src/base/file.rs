@@ -6,7 +6,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::identity::effective_user;
 use crate::signals::without_signals_of_writes;
 
 /// The lowest number that the library asks for when it opens a file. Programs expect lower numbers to be free, and some
@@ -101,18 +100,6 @@ pub fn fill_holes(fd: libc::c_int, offset: usize, length: usize) -> Result<bool,
         libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => Ok(false),
         errno => Err(errno),
     }
-}
-
-/// Makes a folder that this user alone can enter, if there is none of this name. False if the name stands for anything else:
-/// a link, or a folder that another user owns or can enter.
-pub fn private_folder(folder: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = std::fs::symlink_metadata(folder)?;
-    Ok(found.is_dir() && found.uid() == effective_user() && found.mode() & 0o077 == 0)
 }
 
 /// The names in a folder, without those of the folder itself and the one above it; none if it cannot be read. The

@@ -1,8 +1,11 @@
-//! What kind of file system a folder is on.
+//! What kind of file system a folder is on, and folders that one user alone can enter.
 
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 use crate::file::c_path;
+use crate::identity::effective_user;
 
 /// Where the files of a file system are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,4 +65,15 @@ pub fn remote(folder: &Path) -> Option<&'static str> {
     kind_of(existing)
         .filter(|kind| kind.storage == Storage::Remote)
         .map(|kind| kind.name)
+}
+
+/// Makes a folder that this user alone can enter, if there is none of this name. False if the name stands for anything else:
+/// a link, or a folder that another user owns or can enter.
+pub fn private_folder(folder: &Path) -> io::Result<bool> {
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(folder)?;
+    Ok(found.is_dir() && found.uid() == effective_user() && found.mode() & 0o077 == 0)
 }

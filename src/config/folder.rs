@@ -6,8 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use base::file::private_folder;
-use base::filesystem;
+use base::filesystem::{self, private_folder};
 use base::identity::effective_user;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

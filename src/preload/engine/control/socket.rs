@@ -14,7 +14,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use base::file::{names_in, private_folder};
+use base::file::names_in;
+use base::filesystem::private_folder;
 use base::say::{debug, warn};
 
 use crate::engine::{Engine, scope, sockets};
