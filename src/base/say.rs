@@ -1,10 +1,11 @@
-//! Messages of the library to its user. The library chooses a function that writes them (`preload/log.rs`). In the program
-//! none is chosen, and they are lost.
+//! Messages of the library to its user.
+//!
+//! All messages of a level go through one call of `tracing`. A call of `tracing`'s own macros leaves ten pointers in the
+//! library, and the loader writes each of them at the start of every process that inherits the preload.
 
 use std::fmt;
-use std::sync::OnceLock;
 
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Clone, Copy)]
 pub enum Level {
     Error,
     Warn,
@@ -12,23 +13,13 @@ pub enum Level {
     Debug,
 }
 
-/// Writes a message of a level, from a line of a source file.
-pub type Write = fn(Level, &'static str, u32, fmt::Arguments<'_>);
-
-/// The last level whose messages are written, and the function that writes them.
-static WRITER: OnceLock<(Level, Write)> = OnceLock::new();
-
-/// From now on `write` gets the messages of the levels up to `last`. Only the first call has an effect.
-pub fn begin(last: Level, write: Write) {
-    let _ = WRITER.set((last, write));
-}
-
 /// Says a message from a line of the source. The macros of this module call it.
 pub fn say(level: Level, file: &'static str, line: u32, message: fmt::Arguments<'_>) {
-    if let Some((last, write)) = WRITER.get()
-        && level <= *last
-    {
-        write(level, file, line, message);
+    match level {
+        Level::Error => tracing::error!(file, line, "{message}"),
+        Level::Warn => tracing::warn!(file, line, "{message}"),
+        Level::Info => tracing::info!(file, line, "{message}"),
+        Level::Debug => tracing::debug!(file, line, "{message}"),
     }
 }
 

@@ -1,15 +1,20 @@
 //! The library's messages on stderr, in glog's form, so that the `grep` used on Paddle's output finds them:
 //! `I0715 14:25:17.112233 12345 engine.rs:88] Using Auto Growth allocation strategy`.
 //!
-//! Each message is one `write(2)`. It takes no thread-local and no lock, because messages may come while a thread or the
-//! process ends.
+//! Messages go through `tracing`, and `Glog` writes each by one `write(2)`. It keeps no thread-local and takes no lock of
+//! its own, because messages may come while a thread or the process ends.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
 use base::identity::thread_id;
-use base::say::{self, Level};
 use base::signals::without_signals_of_writes;
 use config::LogLevel;
 
@@ -20,28 +25,43 @@ pub fn start(level: LogLevel) {
     if BEGUN.swap(true, AcqRel) {
         return;
     }
-    let last = match level {
-        LogLevel::Off => return,
-        LogLevel::Error => Level::Error,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Info => Level::Info,
-        LogLevel::Debug | LogLevel::Trace => Level::Debug,
+    let filter = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     };
-    say::begin(last, write);
+    let subscriber = tracing_subscriber::registry().with(filter).with(Glog);
+    // This fails if a default was set before. No other code of this library sets one.
+    let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-fn write(level: Level, file: &'static str, line: u32, message: fmt::Arguments<'_>) {
-    let letter = match level {
-        Level::Error => 'E',
-        Level::Warn => 'W',
-        Level::Info => 'I',
-        Level::Debug => 'D',
-    };
-    let time = time_text(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
-    let (thread, source) = (thread_id(), source_name(file));
-    let text = format!("{letter}{time} {thread} {source}:{line}] {message}\n");
-    // SAFETY: the buffer belongs to `text`. A failed write to stderr cannot be reported anywhere.
-    without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) });
+struct Glog;
+
+impl<S: Subscriber> Layer<S> for Glog {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let letter = match *event.metadata().level() {
+            Level::ERROR => 'E',
+            Level::WARN => 'W',
+            Level::INFO => 'I',
+            _ => 'D',
+        };
+        let mut said = Said::default();
+        event.record(&mut said);
+        let mut line = format!(
+            "{letter}{} {} {}:{}] {}",
+            time_text(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            thread_id(),
+            source_name(&said.file),
+            said.line,
+            said.message
+        );
+        line.push('\n');
+        // SAFETY: the buffer belongs to `line`. A failed write to stderr cannot be reported anywhere.
+        without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) });
+    }
 }
 
 /// The last part of a source path. A `mod.rs` goes by the name of its folder: `engine/mod.rs` is `engine.rs`.
@@ -50,6 +70,28 @@ fn source_name(path: &str) -> String {
     match (parts.next(), parts.next()) {
         (Some("mod.rs"), Some(folder)) => format!("{folder}.rs"),
         (last, _) => last.unwrap_or(path).to_owned(),
+    }
+}
+
+/// The fields that `base::say` gives a message.
+#[derive(Default)]
+struct Said {
+    file: String,
+    line: u64,
+    message: String,
+}
+
+impl Visit for Said {
+    fn record_u64(&mut self, _line: &Field, value: u64) {
+        self.line = value;
+    }
+
+    fn record_str(&mut self, _file: &Field, value: &str) {
+        value.clone_into(&mut self.file);
+    }
+
+    fn record_debug(&mut self, _message: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.message, "{value:?}");
     }
 }
 

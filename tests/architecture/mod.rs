@@ -88,6 +88,17 @@ fn no_files_import_each_other_in_a_circle() {
     assert_eq!(circle_in(&arrows), None, "files that import each other");
 }
 
+/// `base::say` says from which line a message comes, and spares the loader ten pointers for each.
+#[test]
+fn messages_go_through_one_place() {
+    let may = ["base/say.rs", "preload/log.rs"];
+    for path in all_files().into_keys().filter(|path| !may.contains(&path.as_str())) {
+        let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
+        let calls = text.contains("tracing::");
+        assert!(!calls, "{path} calls tracing; base::say has macros of the same names");
+    }
+}
+
 /// The folder stream of std ends the process if the job has closed its descriptor.
 #[test]
 fn the_library_lists_folders_by_a_function_of_its_own() {
