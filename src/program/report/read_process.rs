@@ -25,6 +25,7 @@ use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
 use crate::analysis::stack_uses::Uses;
+use crate::analysis::tensor_records::Tensors;
 use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
 use crate::render::answer::Answer;
 use crate::render::{format, host_memory};
@@ -221,8 +222,8 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         "environment": secrets::environment(&header.environment),
         // The framework with a cache of its own, whose segments are what the journal calls allocations.
         "caches": job.caches(),
-        // PyTorch's tensors are known by its snapshots, so what was live is at least what is told.
-        "snapshots": job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots),
+        // If snapshots tell PyTorch's tensors: what was live is not known before the first, and is then at least what is told.
+        "first_snapshot_ns": job.tensors.as_ref().and_then(Tensors::first_snapshot_ns),
         "verdict": verdict,
         "trust": trust,
         "devices": devices,

@@ -218,6 +218,12 @@ impl Tensors {
         !self.segments.is_empty()
     }
 
+    /// The time of the first snapshot, in nanoseconds since the journal began; `None` if the file tells each tensor.
+    pub fn first_snapshot_ns(&self) -> Option<u64> {
+        let first = || self.taken_us.first().map_or(u64::MAX, |&time_us| self.time_ns(time_us));
+        self.snapshots.then(first)
+    }
+
     /// The time of the last snapshot up to a time, both in nanoseconds since the journal began; `None` if the file tells
     /// each tensor.
     pub fn snapshot_before(&self, time_ns: u64) -> Option<u64> {

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
-use super::{ASSUMED_MEMORY, settings_of};
+use super::settings_of;
 use crate::replay::{self, Setup, Trace, play};
 use crate::report::{Played, Replay};
 
-/// Plays the requests of a journal's device; `None` if there are none, or they cannot be played.
+/// Plays the requests of a journal's device; `None` if there are none, they cannot be played, or
+/// it is not known how much memory the device has.
 pub fn for_report(journal: &Path, device: i16) -> Option<Replay> {
     let trace = Trace::load(journal, Some(device)).ok()?;
     let setup = Setup {
         settings: settings_of(&trace.environment),
-        device_memory: trace.device_memory.unwrap_or(ASSUMED_MEMORY),
+        device_memory: trace.device_memory?,
         prices: Default::default(),
         lag_ns: 0,
         repetitions: 1,

@@ -32,6 +32,9 @@ function levelAt(line, time) {
     return known === 0 ? 0 : line.bytes[known - 1];
 }
 
+/** What was live at a time, in words: before PyTorch's first snapshot nothing tells what is used inside its cache. */
+const liveText = (device, time) => (time < device.live_from ? "not known" : size(levelAt(device.live, time)));
+
 /**
  * What a drawing of `width` columns shows of a curve: the lowest and the highest level in each column. A column without
  * a point has the level before it. `highest` is the highest level of all, at the time `highestAt`.
@@ -110,6 +113,7 @@ function decode(process) {
         device.reserved = curve(device.reserved);
         device.used = curve(device.used);
         device.room = Math.min(device.limit ?? Infinity, device.total ?? Infinity);
+        device.live_from = process.first_snapshot_ns ?? 0;
     }
     process.holdings.moments = numbers(process.holdings.moments_ns);
     for (const group of process.holdings.groups) {

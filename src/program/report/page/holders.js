@@ -126,24 +126,25 @@ panel("holders", () => {
 /** The moments to compare with: value and text. */
 function baselines() {
     const { named, moments } = state.process.holdings;
-    const list = [
-        ["range", "the start of the range"],
-        ["begin", "the start of the run"],
-    ];
     const ofDevice = (one) => !["failure", "peak"].includes(one.kind) || one.device === state.device?.ordinal;
     const isMark = (one) => one.kind === "mark";
     const places = named.filter(ofDevice);
     // Peak, failures and end come first: a job may have many marks.
-    for (const one of [...places.filter((one) => !isMark(one)), ...places.filter(isMark)])
-        list.push([String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]);
-    if (report.against) list.push(["against", `the peak of the other run (${report.against.title})`]);
-    return list;
+    const others = [...places.filter((one) => !isMark(one)), ...places.filter(isMark)];
+    const list = [
+        [momentNumber(state.from), "range", "the start of the range"],
+        ...others.map((one) => [one.moment, String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]),
+    ];
+    const wasLive = ([number]) => number !== momentNumber() && shownGroups().some((group) => heldAt(group, number).bytes > 0);
+    const choices = list.filter(wasLive).map(([, value, text]) => [value, text]);
+    if (report.against) choices.push(["against", `the peak of the other run (${report.against.title})`]);
+    return choices;
 }
 
 /** What each key held at the baseline. */
 function baselineGroups() {
     if (shown.baseline !== "against") {
-        const number = { range: momentNumber(state.from), begin: -1 }[shown.baseline] ?? Number(shown.baseline);
+        const number = shown.baseline === "range" ? momentNumber(state.from) : Number(shown.baseline);
         return together(shownGroups(), (group) => heldAt(group, number), "what");
     }
     const other = decode(report.against);
@@ -157,6 +158,11 @@ function baselineGroups() {
 
 panel("changes", () => {
     const number = momentNumber();
+    const choices = baselines();
+    byId("changes").hidden = choices.length === 0;
+    if (byId("changes").hidden) return;
+    const chosen = choices.find(([value]) => value === shown.baseline) || choices[0];
+    shown.baseline = chosen[0];
     const rows = new Map();
     for (const entry of together(shownGroups(), (group) => heldAt(group, number), "what")) {
         rows.set(entry.key, { entry, now: entry.figures, before: { bytes: 0, count: 0 } });
@@ -183,17 +189,11 @@ panel("changes", () => {
         ],
         list,
     );
-    // A baseline at which nothing was live would repeat who holds it, with plus signs.
-    const isRepeated = list.length > 0 && list.every((row) => row.before.bytes === 0);
-    const same = isRepeated ? "Nothing of this was live then: all of it is new." : "Each group holds what it held then.";
-    const choices = baselines();
-    const chosen = choices.find(([value]) => value === shown.baseline) || choices[0];
-    shown.baseline = chosen[0];
     const result = list.length === 0 ? "nothing changed" : `${signed(sum)} in all`;
     body("changes").replaceChildren(
         p("asof", `${asOf()}, compared with ${chosen[1]}: ${result}.`),
         make("div", { class: "row choices" }, choice("Compare with", choices, shown, "baseline")),
-        ...(isRepeated || list.length === 0 ? [p("none", same)] : rowsShown),
+        ...(list.length === 0 ? [p("none", "Each group holds what it held then.")] : rowsShown),
     );
 });
 

@@ -68,7 +68,7 @@ panel("verdict", () => {
     const facts = [];
     if (device) {
         // What came and went between two of PyTorch's snapshots is not known.
-        const least = process.snapshots ? "at least " : "";
+        const least = process.first_snapshot_ns === null ? "" : "at least ";
         facts.push(
             ["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
             ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
@@ -143,7 +143,7 @@ function partsAt(process, device, at) {
     const live = levelAt(device.live, at);
     const reserved = Math.max(levelAt(device.reserved, at), live);
     const parts = [{ name: "live", bytes: live }, { name: "cached", bytes: reserved - live }];
-    if (process.caches) parts.splice(0, 2, { name: "live or cached", bytes: reserved });
+    if (process.caches || at < device.live_from) parts.splice(0, 2, { name: "live or cached", bytes: reserved });
     const measured = countUpTo(device.used.times, at);
     let from = "from the journal; the device was not measured";
     let outside = 0;

@@ -141,8 +141,15 @@ function drawMeasurements({ pen, from, to, x, y }, used) {
 
 /** Draws the reserved and the live bytes. Returns the columns of the latter. */
 function drawLevels(view, device, wide) {
+    const { pen } = view;
     drawCurve(view, device.reserved, { line: colour("reserved"), wide });
-    return drawCurve(view, device.live, { line: colour("live"), fill: colour("live"), wide });
+    pen.save();
+    pen.beginPath();
+    pen.rect(view.x(Math.max(view.from, device.live_from)), 0, view.left + view.width, view.bottom + 1);
+    pen.clip();
+    const live = drawCurve(view, device.live, { line: colour("live"), fill: colour("live"), wide });
+    pen.restore();
+    return live;
 }
 
 /** The ranges that marks begin and end, above the chart. One without an end reaches to the end of the journal. */
@@ -203,8 +210,8 @@ function figuresAt(time, near) {
     const { device, process } = state;
     const { events, marks } = process;
     const [live, reserved] = [levelAt(device.live, time), levelAt(device.reserved, time)];
-    const list = [make("b", {}, inRange(time)), `live ${size(live)}`, `reserved ${size(reserved)}`];
-    if (!process.caches && reserved > live) list.push(`cached ${size(reserved - live)}`);
+    const list = [make("b", {}, inRange(time)), `live ${liveText(device, time)}`, `reserved ${size(reserved)}`];
+    if (!process.caches && reserved > live && time >= device.live_from) list.push(`cached ${size(reserved - live)}`);
     const measured = countUpTo(device.used.times, time);
     if (measured > 0)
         list.push(`device in use ${size(device.used.bytes[measured - 1])}, measured at ${inRange(device.used.times[measured - 1])}`);
@@ -243,8 +250,7 @@ function hideTip() {
 /** The levels at the moment, in words. */
 function levelsAt() {
     const { device, at } = state;
-    const [live, reserved] = [device.live, device.reserved].map((curve) => size(levelAt(curve, at)));
-    return `at ${inRange(at)}: live ${live}, reserved ${reserved}`;
+    return `at ${inRange(at)}: live ${liveText(device, at)}, reserved ${size(levelAt(device.reserved, at))}`;
 }
 
 function drawChart() {
