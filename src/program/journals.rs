@@ -93,7 +93,7 @@ pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
         };
         let newest = newest().ok_or_else(|| Failure::failed(none()))?;
         named.push(match newest.parent() {
-            Some(folder) if !one && folder != Path::new(".") => folder.to_owned(),
+            Some(folder) if !one => folder.to_owned(),
             _ => newest,
         });
     }

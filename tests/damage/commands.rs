@@ -34,7 +34,7 @@ fn records_that_cannot_be_true_are_told_and_left_out() {
         "torch-snapshot",
         "collapsed",
         "parquet",
-        "parquet --fleet",
+        "parquet --partition",
     ] {
         let _ = fs::remove_file(&out);
         let words = format!("--to {format} -o {}", out.display());

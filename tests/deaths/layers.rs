@@ -128,7 +128,7 @@ fn an_inherited_limit_is_told_apart_from_one_of_the_library() {
     assert_says(&next(&told), raise);
 
     let (_, told) = over("1536MiB", "1800MiB");
-    assert_says(&told.text, "more, also of the layer, this fits");
+    assert_says(&told.text, "more, also of the layer, this request fits");
     assert_says(
         &next(&told),
         "(VRAMSHIM_MEMORY_LIMIT or run --limit), and that of the layer, or hold",

@@ -114,7 +114,7 @@ impl Shortage {
             ),
             Verdict::Growth => {
                 let grown = size(self.grown);
-                format!("at least {grown} of the {live} that are live came bit by bit. Without them this fits")
+                format!("at least {grown} of the {live} that are live came bit by bit. Without them this request fits")
             }
             Verdict::Layer => self.of_layer(),
             Verdict::Unusable if short.is_none() => format!(
@@ -152,7 +152,7 @@ impl Shortage {
             }
             Verdict::OtherProcesses => {
                 let (others, behind) = (size(parts.others.unwrap_or(0)), self.behind_layer());
-                return format!("{words}. Without the {others} that others hold this fits{behind}");
+                return format!("{words}. Without the {others} that others hold this request fits{behind}");
             }
             Verdict::Limit | Verdict::GroupLimit => self.limited(),
             Verdict::Driver => return self.of_driver(words),
@@ -288,7 +288,9 @@ impl Shortage {
                 let (free, whose) = (size(parts.free), parts.whose());
                 format!("; a larger limit does not help, because the {whose} has only {free} free")
             }
-            Some(_) if self.needs_larger_layer() => format!(". With {} more, also of the layer, this fits", size(more)),
+            Some(_) if self.needs_larger_layer() => {
+                format!(". With {} more, also of the layer, this request fits", size(more))
+            }
             Some(_) => format!(". With {} more this request fits", size(more)),
             None => String::new(),
         };

@@ -21,7 +21,8 @@ const OLDEST_US: u64 = 10_000_000;
 /// Bytes of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Held {
-    /// What the job asked CUDA for and holds, after rounding: a framework's cache as a whole.
+    /// What the job asked CUDA for and holds, after rounding: a framework's cache as a whole. Other views count tensors here.
+    #[serde(skip)]
     pub allocated: u64,
     pub reserved: u64,
     /// `None` if it is not known what is used inside a framework's cache. It is at most `live_at_most`, if that is known.

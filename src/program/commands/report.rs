@@ -7,6 +7,7 @@ use base::text::shown;
 use clap::Args;
 
 use super::replay::for_report;
+use super::why::next_steps;
 use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
@@ -108,7 +109,8 @@ impl Report {
     }
 }
 
-/// The requests of so many events are played for a page, so that it does not take long. `vramshim replay` plays any number.
+/// So many events are read once more for the next steps, and their requests played, so that a page does not take long. `why` and
+/// `replay` take any number.
 const MOST_PLAYED: u64 = 200_000;
 
 /// Reads the journals, with a progress bar if that takes a while.
@@ -127,6 +129,10 @@ fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, 
             left -= events;
             bar.set_message("playing the requests through the strategies");
             process.replay = for_report(&process.journal, device);
+            let next = process.failed_ns.and_then(|_| next_steps(&process.journal));
+            if let Some(next) = next {
+                process.about["verdict"]["next"] = next;
+            }
         }
     }
     Ok(report)

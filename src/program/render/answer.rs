@@ -47,8 +47,8 @@ pub struct Holders {
     pub in_all: usize,
     /// The code that asked for what failed, if its stack is known.
     pub asked_by: Option<String>,
-    /// Bytes of those that came again and again until then, and stayed.
-    pub came_again: u64,
+    /// Bytes of those that came again and again until then, and stayed; `None` if nobody looked.
+    pub came_again: Option<u64>,
 }
 
 /// Live allocations that have something in common.
@@ -65,7 +65,10 @@ impl<'a> Answer<'a> {
     pub fn new(job: &'a Job, holders: Holders, replay: Result<Option<Replayed>, ()>) -> Answer<'a> {
         let finding = job.finding();
         let mut next = steps(job, &finding, &replay);
-        if let Some((step, is_most)) = Step::for_leak(job, &finding, holders.came_again) {
+        let leak = holders
+            .came_again
+            .and_then(|bytes| Step::for_leak(job, &finding, bytes));
+        if let Some((step, is_most)) = leak {
             let place = if is_most { 0 } else { next.len() };
             next.insert(place, step);
         }

@@ -51,20 +51,24 @@ impl Step {
         }
     }
 
-    /// What to say of memory that came again and again and stayed, and whether that is more than all that any cache wastes.
+    /// What to say of memory that came again and again and stayed, and whether it matters most: it is the most of what is live,
+    /// or more than all that any cache wastes.
     pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<(Step, bool)> {
-        let is_about = matches!(finding.verdict, Verdict::LiveSet | Verdict::Unusable);
+        let is_about = matches!(
+            finding.verdict,
+            Verdict::LiveSet | Verdict::Unusable | Verdict::OtherProcesses
+        );
         if bytes == 0 {
             let has_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
             let step = "Run once with --torch record: snapshots do not tell whether this memory came from step to step, as in a leak";
             return (is_about && has_snapshots).then(|| (step.to_owned().into(), finding.verdict == Verdict::LiveSet));
         }
-        let cached = finding
-            .failure
-            .as_ref()
-            .and_then(|failure| failure.shortage.parts)
-            .map(|parts| parts.cached);
-        let is_most = finding.verdict == Verdict::Unusable && cached.is_some_and(|cached| bytes > cached);
+        let parts = finding.failure.as_ref().and_then(|failure| failure.shortage.parts);
+        let is_most = parts.is_some_and(|parts| match finding.verdict {
+            Verdict::LiveSet => bytes > parts.live / 2,
+            Verdict::Unusable => bytes > parts.cached,
+            _ => false,
+        });
         is_about.then(|| {
             let step = Step::from(format!(
                 "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \

@@ -8,7 +8,7 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::held::Held;
 use crate::analysis::job::Job;
 use crate::analysis::measurements::Balance;
-use crate::analysis::nvml::Reading;
+use crate::analysis::nvml::{Listed, Reading};
 use crate::analysis::reconciliation::{Context, Differences};
 
 /// One device at one moment.
@@ -23,6 +23,8 @@ pub struct Device {
     pub processes: Vec<Process>,
     /// Used bytes of processes without the library; `None` if these bytes are part of `unknown`.
     pub other_processes: Option<u64>,
+    /// These processes, as NVML lists them.
+    pub others: Vec<Listed>,
     /// Bytes that nothing explains, including the unknown bytes of `processes`.
     pub unknown: i64,
     /// Bytes that a process obtained after the measurement that it is compared with.

@@ -112,6 +112,7 @@ pub fn device(uuid: String, name: String, reading: Reading, jobs: &[(u32, Job)])
         total: reading.total,
         processes: members.into_iter().map(|member| member.process).collect(),
         other_processes: (reading.processes.is_ok() && are_known).then_some(other_processes),
+        others,
         nvml: Some(reading),
         unknown,
         compared: true,

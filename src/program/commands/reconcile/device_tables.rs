@@ -64,8 +64,20 @@ fn verdict(round: &Round) -> String {
 
 fn rows(device: &Device) -> Vec<Vec<String>> {
     let mut rows: Vec<_> = device.processes.iter().flat_map(process_rows).collect();
-    let others = device.other_processes.map(size);
-    rows.extend(others.map(|bytes| row("others", "other processes", bytes, "nvml")));
+    if device.others.is_empty() {
+        let others = device.other_processes.map(size);
+        rows.extend(others.map(|bytes| row("others", "other processes", bytes, "nvml")));
+    }
+    rows.extend(device.others.iter().map(|other| {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", other.pid)).unwrap_or_default();
+        let who = format!("{} {}", other.pid, printable(comm.trim_end(), 24));
+        row(
+            &who,
+            "other process",
+            other.used.map_or_else(|| "not known".to_owned(), size),
+            "nvml",
+        )
+    }));
     if device.nvml.is_some() {
         let unknown = device.processes.iter().map(|process| process.differences.unknown);
         let outside = unknown.fold(device.unknown, i64::saturating_sub);

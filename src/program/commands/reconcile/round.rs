@@ -47,6 +47,7 @@ fn device(device: &Device) -> Value {
         "nvml": nvml,
         "processes": device.processes.iter().map(process).collect::<Value>(),
         "other_processes": device.other_processes,
+        "others": device.others,
         "unknown": device.unknown,
         "newer_than_measurement": device.newer,
         "events_lost": device.lost,

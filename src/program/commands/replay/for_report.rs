@@ -6,10 +6,13 @@ use super::settings_of;
 use crate::replay::{self, Setup, Trace, play};
 use crate::report::{Played, Replay};
 
-/// Plays the requests of a journal's device; `None` if there are none, they cannot be played, or
-/// it is not known how much memory the device has.
+/// Plays the requests of a journal's device; `None` if there are none, they cannot be played, they are
+/// a cache's segments, or it is not known how much memory the device has.
 pub fn for_report(journal: &Path, device: i16) -> Option<Replay> {
-    let trace = Trace::load(journal, Some(device)).ok()?;
+    // The segments of PyTorch's cache say little of what its tensors need.
+    let trace = Trace::load(journal, Some(device))
+        .ok()
+        .filter(|trace| trace.not_known("torch").is_none())?;
     let setup = Setup {
         settings: settings_of(&trace.environment),
         device_memory: trace.device_memory?,

@@ -98,7 +98,7 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
     for live in &set.live {
         parts[Whose::of(live, job.tensors.as_ref()) as usize].1.push(live);
     }
-    let mut holders = Holders::default();
+    let (mut holders, mut came_again) = (Holders::default(), 0u64);
     for (whose, live) in parts {
         let groups = live_set::holders(live, by, (0, set.time_ns));
         let named = by_name(groups, |holder| match holder.key {
@@ -108,7 +108,7 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
         });
         for named in named {
             if named.sum.came.again_and_again() {
-                holders.came_again = holders.came_again.saturating_add(named.sum.bytes);
+                came_again = came_again.saturating_add(named.sum.bytes);
             }
             holders.list.push(Holder {
                 what: format!("{whose}{}", named.name),
@@ -118,6 +118,7 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
             });
         }
     }
+    holders.came_again = Some(came_again);
     holders.list.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     holders
 }

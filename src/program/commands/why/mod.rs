@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::analysis::finding::Verdict;
 use crate::analysis::job::{Job, LoadError};
-use crate::analysis::live_set::Catcher;
+use crate::analysis::live_set::{Catcher, LiveSet};
 use crate::analysis::rank::rank;
 use crate::failure::Failure;
 use crate::inputs::MaxMemory;
@@ -105,12 +105,6 @@ impl Why {
         let mut problems = Vec::new();
         let found = collect(&paths, &mut problems);
         let (is_single, mut set) = (found.len() == 1, None);
-        let caught = |path: &Path| -> Result<_, LoadError> {
-            let mut catcher = Catcher::new(&MOMENTS);
-            let mut job = load_with(path, &mut [&mut catcher])?;
-            let set = set_of(&mut job, catcher);
-            Ok((job, set))
-        };
         let jobs = load_all(&found, &mut problems, |path| {
             if is_single {
                 let (job, of_job) = caught(path)?;
@@ -139,9 +133,7 @@ impl Why {
         } else {
             caught(&job.path).ok().and_then(|(_, set)| set)
         };
-        let holders = holders(job, set, self.top);
-        let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
-        let answer = Answer::new(job, holders, Ok(replay));
+        let answer = answered(job, set, self.top);
         super::print(self.json.then(|| page(&run, &answer)), |page| {
             explanation::show(page, &run, &answer)
         })?;
@@ -151,6 +143,26 @@ impl Why {
             code => Err(Failure::answer(code)),
         }
     }
+}
+
+/// A job, and what was live at the moment that its verdict is about.
+fn caught(path: &Path) -> Result<(Job, Option<LiveSet>), LoadError> {
+    let mut catcher = Catcher::new(&MOMENTS);
+    let mut job = load_with(path, &mut [&mut catcher])?;
+    let set = set_of(&mut job, catcher);
+    Ok((job, set))
+}
+
+fn answered(job: &Job, set: Option<LiveSet>, top: usize) -> Answer<'_> {
+    let holders = holders(job, set, top);
+    let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
+    Answer::new(job, holders, Ok(replay))
+}
+
+/// What to do next, as `why` says of this journal; `None` if it cannot be read.
+pub fn next_steps(path: &Path) -> Option<Value> {
+    let (job, set) = caught(path).ok()?;
+    Some(answered(&job, set, 0).steps_as_json())
 }
 
 fn code(job: &Job) -> u8 {

@@ -32,6 +32,9 @@ function levelAt(line, time) {
     return known === 0 ? 0 : line.bytes[known - 1];
 }
 
+/** What came and went between two of PyTorch's snapshots is not known. */
+const leastText = (process) => (process.first_snapshot_ns === null ? "" : "at least ");
+
 /** What was live at a time, in words: before PyTorch's first snapshot nothing tells what is used inside its cache. */
 const liveText = (device, time) => (time < device.live_from ? "not known" : size(levelAt(device.live, time)));
 

@@ -135,7 +135,7 @@ function baselines() {
         [momentNumber(state.from), "range", "the start of the range"],
         ...others.map((one) => [one.moment, String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]),
     ];
-    const wasLive = ([number]) => number !== momentNumber() && shownGroups().some((group) => heldAt(group, number).bytes > 0);
+    const wasLive = ([number]) => number < momentNumber() && shownGroups().some((group) => heldAt(group, number).bytes > 0);
     const choices = list.filter(wasLive).map(([, value, text]) => [value, text]);
     if (report.against) choices.push(["against", `the peak of the other run (${report.against.title})`]);
     return choices;
@@ -220,19 +220,14 @@ panel("growth", () => {
         .map((group) => ({ entry: { groups: [group], key: group.text }, ...rise(group, from, to) }));
     const growing = rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
     byId("growth").hidden = growing.length === 0;
-    const room = device && Number.isFinite(device.room) ? device.room - levelAt(device.reserved, at) : null;
-    const untilFull = (rate) => {
-        if (room === null || rate <= 0) return "-";
-        return room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
-    };
+    const room = device && process.trust.running && Number.isFinite(device.room) ? device.room - levelAt(device.reserved, at) : null;
     const all = growing.reduce((sum, row) => sum + row.rate, 0);
-    const pace = process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`;
+    const pace = room === null ? "" : `; at that rate the limit is ${duration((Math.max(0, room) / all) * 1e9)} away`;
     const rose = `${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${pace}`;
     const columns = [
         figure("a second", (row) => signed(row.rate)),
         figure("in the range", (row) => signed(row.grown)),
         column("stack or size", (row) => entryName(row.entry, "growth")),
-        figure("to the limit", (row) => untilFull(row.rate)),
     ];
     body("growth").replaceChildren(
         p("asof", `From ${rangeText()} ${growing.length > 0 ? rose : "no group rose steadily"}.`),

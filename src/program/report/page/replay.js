@@ -14,15 +14,15 @@ panel("replay", () => {
     body("replay").replaceChildren(
         p(
             "asof",
-            `The recorded requests of device ${replay.device}, played again on a device of ${size(replay.device_memory)}; ${bytes(size(replay.peak_live))} were live at most. passthrough is the driver alone.`,
+            `The recorded requests of device ${replay.device}, played again on a device of ${size(replay.device_memory)} that nobody else uses; the most that they held or asked for at a time is ${size(replay.peak_live)}. passthrough is the driver alone.`,
         ),
         table(
             "Strategies",
             [
                 column("strategy", (one) => make("code", {}, one.name)),
+                column("fits", fits),
                 figure("peak reserved", (one) => known(one, () => bytes(size(one.peak_reserved)))),
                 figure("time in driver calls", (one) => known(one, () => duration(one.driver_ns))),
-                column("fits", fits),
             ],
             replay.strategies,
         ),

@@ -67,10 +67,8 @@ panel("verdict", () => {
     const room = device && Number.isFinite(device.room) ? device.room : null;
     const facts = [];
     if (device) {
-        // What came and went between two of PyTorch's snapshots is not known.
-        const least = process.first_snapshot_ns === null ? "" : "at least ";
         facts.push(
-            ["Peak, live", `${least}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+            ["Peak, live", `${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
             ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
         );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
@@ -84,6 +82,14 @@ panel("verdict", () => {
         }
     }
     facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
+    const rest = runs[process.run].filter((one) => one !== process);
+    if (rest.length > 0) {
+        const peaks = rest.map((one) => Math.max(0, ...one.devices.map((device) => device.peak_bytes)));
+        const failing = rest.filter((one) => one.failures_in_all > 0).length;
+        const range = `${size(Math.min(...peaks))} to ${size(Math.max(...peaks))}`;
+        const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
+        facts.push([`The other ${many(rest.length, "process", "processes")}`, `peak ${range} live, ${failures}`]);
+    }
     const holder = largestHolder(process);
     const [title, isBad] = failed ? [TAGS[verdict.name] || verdict.words, true] : process.end_title;
     byId("verdict-title").textContent = title;
@@ -93,16 +99,16 @@ panel("verdict", () => {
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
-        verdict.explanation ? p("explanation", verdict.sentence) : "",
         next ? p("next", make("strong", {}, "Next: "), next.what, make("em", {}, effectText(next))) : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
+        verdict.explanation ? p("explanation", verdict.sentence) : "",
         make("ul", { class: "line facts" }, ...facts.map(([name, value]) => make("li", {}, `${name}: ${value}`))),
         make(
             "div",
             { class: "row folded" },
             later.length > 0 ? details("later", `Other steps (${later.length})`, make("ul", {}, ...steps)) : "",
             process.failures.length > 1 ? failureList(process) : "",
-            verdict.stack === null ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
+            verdict.stack === null || stacks[verdict.stack].length === 0 ? "" : details("request", "Stack of the request", frameList(verdict.stack)),
             copyButton("Copy for a ticket", () => ticket(process)),
         ),
     );
@@ -110,10 +116,11 @@ panel("verdict", () => {
 
 function failureList(process) {
     const shown = process.failures.slice(-20).reverse();
-    const item = ({ time_ns, api, requested, tries, went_on }) => {
+    const item = ({ time_ns, api, requested, tries, went_on }, place) => {
         const asked = tries > 1 ? `, asked ${count(tries)} times` : "";
         const followed = `the job went on: ${many(went_on, "allocation")} followed`;
-        const after = went_on > 0 ? followed : "nothing was allocated after it";
+        const until = place > 0 ? "before the next one" : "after it";
+        const after = went_on > 0 ? followed : `nothing was allocated ${until}`;
         const text = `${moment(time_ns)}: ${api} of ${size(requested)}${asked}; ${after}`;
         const jump = () => jumpTo({ time: time_ns, exact: exactMoment(time_ns) });
         return make("li", {}, button(text, jump, { class: "link" }));

@@ -410,7 +410,7 @@ panel("timeline", () => {
         key("reserved", ofTorch(process) ? "reserved (segments)" : "reserved"),
         device.used.times.length > 0 ? key("used", "device in use by all processes, when measured") : "",
         isLimited ? key("limit", limit) : "",
-        key("peak", `peak ${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
+        key("peak", `peak ${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
         failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
     );
