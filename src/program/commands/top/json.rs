@@ -45,6 +45,8 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
             "nvml_bytes": uuid.as_ref().and_then(by_nvml),
             "uuid": uuid,
             "simulator": host.name(),
+            "requested": positive(levels.requested),
+            "allocated": positive(levels.allocated),
             "reserved": positive(levels.reserved),
             "held": watched.held(ordinal),
             "limit": entry.and_then(|entry| entry.limit),
