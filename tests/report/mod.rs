@@ -112,10 +112,15 @@ fn the_data_has_the_exact_peak_and_who_held_it() {
 }
 
 #[test]
-fn the_page_has_of_each_strategy_what_replay_says() {
+fn the_page_says_what_why_and_replay_say() {
     let folder = TempDir::new().unwrap();
     job::write(folder.path(), 0).unwrap();
-    let shown = data(folder.path())["processes"][0]["replay"].clone();
+    let process = &data(folder.path())["processes"][0];
+    let mut why = Command::new(support::program());
+    let why = why.args(["why", "--json"]).arg(folder.path()).printed().json();
+    assert!(!why["steps"].list().is_empty(), "{why}");
+    assert_eq!(process["verdict"]["next"], why["steps"]);
+    let shown = process["replay"].clone();
     let mut command = Command::new(support::program());
     command.args(["replay", "--json", "--device", &shown["device"].to_string()]);
     let replay = command.arg(folder.path()).printed().ok().json();

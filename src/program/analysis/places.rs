@@ -48,7 +48,7 @@ fn lines_of(frames: &[Frame], lines: usize) -> String {
         .map(|(number, frame)| line(frame, number == 0))
         .collect();
     if texts.is_empty() {
-        "(empty stack)".to_owned()
+        "(no code of the job)".to_owned()
     } else {
         texts.join(" < ")
     }
@@ -154,7 +154,7 @@ mod tests {
                 "/x/c_py.py:11 malloc < job.py:5 leak < job.py:12 <module>",
                 "/x/job.py:7 alone",
                 "/x/c_py.py:11 malloc < job.py:3 weights",
-                "(empty stack)",
+                "(no code of the job)",
             ]
         );
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::api::Api;
+use base::api::{Api, Class};
 use journal::format::{Amount, Frame, line_of_the_job};
 use serde::{Serialize, Serializer};
 
@@ -18,15 +18,19 @@ use super::tensor_records;
 pub enum Whose {
     Tensor,
     Other,
-    /// It came after PyTorch's last snapshot, or the end of its record, so it may be PyTorch's.
-    Later,
+    /// PyTorch's snapshots or record do not show it, but it may be PyTorch's: it came later, or between two snapshots, as
+    /// the pieces of an expandable segment that does not live long.
+    NotShown,
 }
 
 impl Whose {
     pub fn of(live: &Live, tensors: Option<&tensor_records::Tensors>) -> Whose {
         match tensors {
             Some(_) if live.api == Api::torch_alloc.number() => Whose::Tensor,
-            Some(tensors) if live.time_ns > tensors.until_ns() => Whose::Later,
+            Some(tensors) if live.time_ns > tensors.until_ns() => Whose::NotShown,
+            Some(tensors) if tensors.snapshots && tensors.are_expandable() && live.class == Class::Vmm.number() => {
+                Whose::NotShown
+            }
             _ => Whose::Other,
         }
     }
@@ -183,7 +187,7 @@ fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors, labels: &Labels) 
         cached: set.free_inside,
         holders,
         others: bytes(Whose::Other).saturating_add(set.graphs),
-        others_or_torch: bytes(Whose::Later),
+        others_or_torch: bytes(Whose::NotShown),
         at_least: recorded.snapshots || recorded.lost > 0 || recorded.damaged > 0,
     }
 }

@@ -182,13 +182,13 @@ fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let gains = failure.knows_cache().then_some(cached);
     let record = "Run once with --torch record to see what PyTorch's cache holds".to_owned();
     let mut steps: Vec<Step> = gains.is_none().then(|| record.into()).into_iter().collect();
-    let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
-    steps.extend((!was_tried).then(|| Step::untried(what, gains)));
     let are_expandable = job.tensors.as_ref().is_some_and(|tensors| tensors.are_expandable());
     if !are_expandable && !job.sets_torch("expandable_segments:True") {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
     }
+    let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
+    steps.extend((!was_tried).then(|| Step::untried(what, gains)));
     steps
 }
 

@@ -90,7 +90,7 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
     let (others, later) = match &job.tensors {
         Some(tensors) => (
             "memory that PyTorch did not allocate: ",
-            format!("memory that came after PyTorch's last {}: ", tensors.source()),
+            format!("memory that no {} of PyTorch shows: ", tensors.source()),
         ),
         None => ("", String::new()),
     };

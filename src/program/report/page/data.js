@@ -80,7 +80,7 @@ const fileName = (path) => path.slice(path.lastIndexOf("/") + 1);
 
 /** A frame in a few words. */
 function frameText(frame) {
-    if (!frame) return "(empty stack)";
+    if (!frame) return "(no code of the job)";
     return frame.line > 0 ? `${fileName(frame.file)}:${frame.line} ${frame.name}` : frame.name;
 }
 

@@ -98,7 +98,9 @@ panel("holders", () => {
     const all = rows.reduce((sum, row) => sum + row.figures.bytes, 0);
     const at = number < 0 ? 0 : process.holdings.moments[number];
     const live = device ? levelAt(device.live, at) : 0;
-    const age = (oldest) => (oldest > 0 && Number.isFinite(oldest) ? duration(at - oldest) : "-");
+    // The first snapshot with a tensor is later than the tensor.
+    const atLeast = leastText(process) && "\u2265 ";
+    const age = (oldest) => (oldest > 0 && Number.isFinite(oldest) ? atLeast + duration(at - oldest) : "-");
     const list = tableOf(
         "holders",
         "Holders, most bytes first",
@@ -189,6 +191,8 @@ panel("changes", () => {
         ],
         list,
     );
+    // Where a reader has no other choice, there is nothing to say.
+    byId("changes").hidden = list.length === 0 && choices.length === 1;
     const result = list.length === 0 ? "nothing changed" : `${signed(sum)} in all`;
     body("changes").replaceChildren(
         p("asof", `${asOf()}, compared with ${chosen[1]}: ${result}.`),

@@ -25,8 +25,6 @@ function drawSmall({ process, device }, scale, length) {
     drawLevels(view, device, 1);
     if (process.until < to) shade(view, process.until, to, "ground", 1);
     for (const failure of process.failures) drawFlag(view, failure.time_ns, "", { colour: "bad", wide: 2 });
-    if (state.from === state.process.began && state.to === state.process.until) return;
-    shade(view, state.from, state.to, "text", 0.12);
 }
 
 panel("ranks", () => {
@@ -48,7 +46,7 @@ panel("ranks", () => {
         card.replaceChildren(
             make("span", { class: "name" }, text, failed && make("b", { class: "badly" }, ` ${failed}`)),
             canvasOf(process, device),
-            make("span", { class: "more" }, `peak ${peak}, now ${here}`),
+            make("span", { class: "more" }, `peak ${peak}, ${here} at the moment`),
         );
         return make("li", {}, card);
     });

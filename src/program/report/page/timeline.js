@@ -128,11 +128,14 @@ function drawFlag({ pen, top, right, bottom, from, to, x }, time, name, look, ta
     write(pen, name, at + (isLeft ? 3 : -3), top - 2, look.colour, isLeft ? "left" : "right", "bottom");
 }
 
-/** A dot for each measurement; between two of them nothing is known. */
-function drawMeasurements({ pen, from, to, x, y }, used) {
-    pen.fillStyle = colour("used");
+/** A dot for each measurement, and a stem for what others had then; between two of them nothing is known. */
+function drawMeasurements({ pen, from, to, x, y }, { used, reserved }) {
     used.times.forEach((time, place) => {
         if (time < from || time > to) return;
+        const top = y(used.bytes[place]);
+        pen.fillStyle = colour("others");
+        pen.fillRect(x(time) - 2, top, 4, Math.max(0, y(levelAt(reserved, time)) - top));
+        pen.fillStyle = colour("used");
         pen.beginPath();
         pen.arc(x(time), y(used.bytes[place]), 3, 0, 2 * Math.PI);
         pen.fill();
@@ -263,7 +266,7 @@ function drawChart() {
     const scale = scaleOf(device, highestOf(device, Math.max(1, Math.round(box[2]))));
     const view = plane(drawn.pen, box, from, to, scale);
     drawAxes(view);
-    drawMeasurements(view, device.used);
+    drawMeasurements(view, device);
     const live = drawLevels(view, device, 1.5);
     drawRanges(view);
     // What matters most gets its name first.
@@ -408,7 +411,7 @@ panel("timeline", () => {
     legendOfChart.replaceChildren(
         key("live", ofTorch(process) ? "live (tensors)" : "live"),
         key("reserved", ofTorch(process) ? "reserved (segments)" : "reserved"),
-        device.used.times.length > 0 ? key("used", "device in use by all processes, when measured") : "",
+        device.used.times.length > 0 ? key("used", "device in use when measured; the stem is what others have") : "",
         isLimited ? key("limit", limit) : "",
         key("peak", `peak ${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
         process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
