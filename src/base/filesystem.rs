@@ -67,8 +67,8 @@ pub fn remote(folder: &Path) -> Option<&'static str> {
         .map(|kind| kind.name)
 }
 
-/// Makes a folder that this user alone can enter, if there is none of this name. False if the name stands for anything else:
-/// a link, or a folder that another user owns or can enter.
+/// Makes sure that `folder` is there, and that this user alone can enter it. A missing folder is made. Returns false if the
+/// name is a link, a file, or a folder that another user owns or can enter.
 pub fn private_folder(folder: &Path) -> io::Result<bool> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

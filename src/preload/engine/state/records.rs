@@ -93,7 +93,7 @@ pub struct Recorder {
     pub journal: Option<Journal>,
     /// The stacks that are recorded, if there is a journal.
     pub stacks: Option<Stacks>,
-    /// Which stacks asked for memory; `None` if nobody wants to know.
+    /// Which stacks asked for memory; `None` without `VRAMSHIM_SURGE`, which alone asks for them.
     pub askers: Option<Askers>,
 }
 

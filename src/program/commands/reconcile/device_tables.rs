@@ -1,6 +1,8 @@
 //! The reconciliation as text: a table for each device, which shows the bytes of each process and the evidence for
 //! them.
 
+use base::process::job_name_of_process;
+
 use super::round::Round;
 use crate::analysis::measurements::minus;
 use crate::analysis::reconciliation::Basis;
@@ -69,8 +71,8 @@ fn rows(device: &Device) -> Vec<Vec<String>> {
         rows.extend(others.map(|bytes| row("others", "other processes", bytes, "nvml")));
     }
     rows.extend(device.others.iter().map(|other| {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", other.pid)).unwrap_or_default();
-        let who = format!("{} {}", other.pid, printable(comm.trim_end(), 24));
+        let job = job_name_of_process(other.pid).unwrap_or_default();
+        let who = format!("{} {}", other.pid, printable(&job, 24));
         row(
             &who,
             "other process",

@@ -6,8 +6,8 @@ use super::settings_of;
 use crate::replay::{self, Setup, Trace, play};
 use crate::report::{Played, Replay};
 
-/// Plays the requests of a journal's device; `None` if there are none, they cannot be played, they are
-/// a cache's segments, or it is not known how much memory the device has.
+/// Plays the requests of a journal's device. `None` if the journal has no requests that can be played, if its requests are
+/// the segments of PyTorch's cache, or if the size of the device is not known.
 pub fn for_report(journal: &Path, device: i16) -> Option<Replay> {
     // The segments of PyTorch's cache say little of what its tensors need.
     let trace = Trace::load(journal, Some(device))
