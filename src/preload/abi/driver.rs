@@ -10,7 +10,9 @@
 use std::ptr;
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Place, Waited, enter, enter_if_limited, enter_running};
+use crate::engine::{
+    ArrayShape, Key, Location, Place, Waited, enter, enter_if_limited, enter_running, primary_released,
+};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -342,17 +344,29 @@ hooks! { |call, below, per_thread|
     cuCtxAttach: (out, flags) enter(Policy) => call.context_attached(below, written!(out));
     cuCtxDetach: (context) enter_running(cuCtxDestroy) => call.context_detached(context, below);
     cuDevicePrimaryCtxRetain: (out, device) enter_if_limited(Policy) => call.primary_retained(device, below);
-    cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2: (device) enter_running(cuDevicePrimaryCtxRelease) => {
-        call.primary_released(device, below)
-    };
-    cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2: (device) enter_running(cuDevicePrimaryCtxReset) => {
-        call.primary_released(device, below)
-    };
     cuGreenCtxCreate: (out, description, device, flags) enter(Policy) => call.green_created(device, below);
     cuGreenCtxDestroy: (green) enter_running(Policy) => call.green_destroyed(green, below);
     cuGreenCtxStreamCreate: (out, green, flags, priority) enter(Policy) => call.stream_created(below);
     cuCtxEnablePeerAccess: (peer, flags) enter(Policy) => call.peer_access(peer as u64, true, below);
     cuCtxDisablePeerAccess: (peer) enter(Policy) => call.peer_access(peer as u64, false, below);
+}
+
+/// These have no hook: the engine may start while the call runs.
+macro_rules! releases_of_primary_contexts {
+    ($($name:ident($api:ident))+) => {$(
+        #[inline(always)]
+        pub unsafe fn $name((device,): $crate::abi::arguments::$name) -> i32 {
+            // SAFETY: the job's own argument goes to the function that the job called.
+            result_code(primary_released(Api::$api, device, || check(unsafe { next::$name(device) })))
+        }
+    )+};
+}
+
+releases_of_primary_contexts! {
+    cuDevicePrimaryCtxRelease(cuDevicePrimaryCtxRelease)
+    cuDevicePrimaryCtxRelease_v2(cuDevicePrimaryCtxRelease)
+    cuDevicePrimaryCtxReset(cuDevicePrimaryCtxReset)
+    cuDevicePrimaryCtxReset_v2(cuDevicePrimaryCtxReset)
 }
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ use config::Config;
 use policy::Strategy;
 
 pub use call::arrays::ArrayShape;
+pub use call::contexts::primary_released;
 pub use call::copies;
 pub use call::driver_pools::{Place, Waited};
 pub use call::guarded::refused_by_host_guard;

@@ -103,9 +103,18 @@ pub fn engine(prepare: fn(), start: fn() -> Option<Box<Engine>>) -> Option<&'sta
 
 /// The engine, if it runs already.
 pub fn running() -> Option<&'static Engine> {
+    decided()?.as_deref()
+}
+
+/// Whether the engine runs, or the library stays out of this process for good.
+pub fn is_decided() -> bool {
+    decided().is_some()
+}
+
+fn decided() -> Option<&'static Option<Box<Engine>>> {
     let cell = CURRENT.0.load(Ordering::Acquire);
     // SAFETY: as in `current`.
-    unsafe { cell.as_ref() }?.engine.get()?.as_deref()
+    unsafe { cell.as_ref() }?.engine.get()
 }
 
 /// The limits and accounts of an engine that starts.

@@ -6,7 +6,7 @@ use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
-use crate::engine::{Call, Engine};
+use crate::engine::{Call, Engine, enter_running, process};
 use crate::next::{self, CUcontext, CUgreenCtx};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
@@ -90,6 +90,26 @@ impl Engine {
                 .unwrap_or(HOST_DEVICE)
         })
     }
+}
+
+/// The job resets or releases a primary context, maybe before the engine runs. Another thread may start the engine and
+/// allocate in the context before the driver ends it, so the books are looked at after the call again.
+pub fn primary_released(api: Api, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    let is_decided = process::is_decided();
+    if let Some(call) = enter_running(api) {
+        return call.primary_released(device, ask);
+    }
+    if is_decided {
+        // The library stays out of this process or of this call.
+        return ask();
+    }
+    let _turn = next::primary::turn(device);
+    let before = next::active_primary_context(device);
+    ask()?;
+    if let Some(call) = enter_running(api) {
+        call.primary_may_be_gone(before, device);
+    }
+    Ok(())
 }
 
 impl Call {
@@ -242,6 +262,12 @@ impl Call {
         let _turn = next::primary::turn(device);
         let before = next::active_primary_context(device);
         ask()?;
+        self.primary_may_be_gone(before, device);
+        Ok(())
+    }
+
+    /// After a release or a reset of a primary context that was active before; the thread has the device's turn.
+    fn primary_may_be_gone(&self, before: Option<CUcontext>, device: i32) {
         if let Some(context) = before
             && !next::is_primary_active(device)
         {
@@ -259,6 +285,5 @@ impl Call {
             // the library forget the pools of this device.
             engine.measure_last(device);
         }
-        Ok(())
     }
 }

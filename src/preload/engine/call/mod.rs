@@ -8,7 +8,7 @@
 pub mod arrays;
 mod attributes;
 mod booking;
-mod contexts;
+pub mod contexts;
 pub mod copies;
 pub mod descriptors;
 pub mod driver_pools;
