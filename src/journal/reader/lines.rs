@@ -12,6 +12,9 @@ use super::plain;
 /// No line of a job is longer; a longer one is damage.
 pub(super) const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
+/// What one call of the system reads.
+const BUFFER_BYTES: usize = 64 << 10;
+
 /// The lines of a file that its process may still write.
 pub(super) struct Lines {
     file: BufReader<File>,
@@ -53,7 +56,7 @@ pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<St
         Err(error) => return Err(error),
     };
     let mut lines = Lines {
-        file: BufReader::new(file),
+        file: BufReader::with_capacity(BUFFER_BYTES, file),
         begun: Vec::new(),
     };
     let head = lines.next()?.unwrap_or_default();

@@ -55,8 +55,9 @@ fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
 /// (`format::record::possible`).
 fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
     let (kind, rest) = line.split_once('\t')?;
+    let &[kind] = kind.as_bytes() else { return None };
     match kind {
-        "T" => {
+        b'T' => {
             let fields: Vec<&str> = rest.split('\t').collect();
             let (number, triples) = fields.split_first()?;
             return Some(TensorLine::Stack {
@@ -64,7 +65,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                 frames: frames(triples, texts)?,
             });
         }
-        "C" => {
+        b'C' => {
             let (name, value) = rest.split_once('\t').filter(|(_, value)| !value.contains('\t'))?;
             let (name, value) = (unescaped(name), unescaped(value));
             return Some(TensorLine::Setting { name, value });
@@ -84,7 +85,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         Some(field) => field.parse::<u64>().ok().map(Some),
     };
     let time_us = number(0)?;
-    if kind == "D" {
+    if kind == b'D' {
         let (recorded, lost) = (number(1)?, number(2)?);
         return Some(TensorLine::Drained {
             time_us,
@@ -109,7 +110,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
         }
     };
     let event = match kind {
-        "A" => {
+        b'A' => {
             let (address, size) = range()?;
             TensorEvent::Allocated {
                 address,
@@ -120,20 +121,20 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
                 pool: pool(7)?,
             }
         }
-        "F" => TensorEvent::Freed { address: number(2)? },
-        "S" => {
+        b'F' => TensorEvent::Freed { address: number(2)? },
+        b'S' => {
             let ((address, size), pool) = (range()?, pool(4)?);
             TensorEvent::SegmentObtained { address, size, pool }
         }
-        "U" => {
+        b'U' => {
             let (address, size) = range()?;
             TensorEvent::SegmentReturned { address, size }
         }
-        "O" => {
+        b'O' => {
             let (size, stack) = (number(2)?, number(3)?);
             TensorEvent::OutOfMemory { size, stack }
         }
-        "B" => TensorEvent::Balance {
+        b'B' => TensorEvent::Balance {
             requested: known(2)?,
             allocated: known(3)?,
             active: known(4)?,

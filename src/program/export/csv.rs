@@ -2,6 +2,7 @@
 //! replay benchmark read it. More columns follow those of RMM. Missing values are empty.
 
 use std::collections::BTreeSet;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 
 use base::api::Class;
@@ -17,6 +18,8 @@ const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream,Process,Device,Api
 
 pub struct Writer<'w> {
     rows: csv::Writer<&'w mut dyn Write>,
+    /// The text of the cell that is written.
+    cell: String,
     /// Rows that were written.
     pub count: u64,
     /// RMM's readers know no devices.
@@ -37,8 +40,11 @@ fn foreign(text: &str) -> String {
     }
 }
 
-fn text(value: Option<impl ToString>) -> String {
-    value.map_or_else(String::new, |value| value.to_string())
+fn known(value: &Option<impl Display>) -> &dyn Display {
+    match value {
+        Some(value) => value,
+        None => &"",
+    }
 }
 
 impl<'w> Writer<'w> {
@@ -47,6 +53,7 @@ impl<'w> Writer<'w> {
         rows.write_record(COLUMNS.split(','))?;
         Ok(Writer {
             rows,
+            cell: String::new(),
             count: 0,
             devices: BTreeSet::new(),
         })
@@ -77,24 +84,30 @@ impl<'w> Writer<'w> {
             let (file, line, function) = (&frame.file, frame.line, &frame.function);
             foreign(&format!("{file}:{line}:{function}"))
         });
-        self.rows.write_record([
-            record.tid.to_string(),
-            format!("{hours:02}:{minutes:02}:{seconds:02}.{us:06}"),
-            action.to_owned(),
-            format!("{:#x}", row.address.unwrap_or(0)),
-            text(row.requested),
-            row.stream.unwrap_or(0).to_string(),
-            process.journal.header().pid.to_string(),
-            record.device.to_string(),
-            api_name(record.api.number()),
-            text(row.class),
-            text(row.allocated),
-            text(row.reserved),
-            text(row.result),
-            text(row.note),
-            unix_ns.to_string(),
-            place.unwrap_or_default(),
-        ])?;
+        let cells: [&dyn Display; 16] = [
+            &record.tid,
+            &format_args!("{hours:02}:{minutes:02}:{seconds:02}.{us:06}"),
+            &action,
+            &format_args!("{:#x}", row.address.unwrap_or(0)),
+            known(&row.requested),
+            &row.stream.unwrap_or(0),
+            &process.journal.header().pid,
+            &record.device,
+            &api_name(record.api.number()),
+            known(&row.class),
+            known(&row.allocated),
+            known(&row.reserved),
+            known(&row.result),
+            known(&row.note),
+            &unix_ns,
+            known(&place),
+        ];
+        for cell in cells {
+            self.cell.clear();
+            write!(self.cell, "{cell}").map_err(io::Error::other)?;
+            self.rows.write_field(&self.cell)?;
+        }
+        self.rows.write_record(None::<&[u8]>)?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! (<https://pytorch.org/memory_viz>) read: the segments and blocks at a moment, and the trace of the events until then.
 //!
 //! `device` turns records into segments, blocks and entries of the trace, and `pickle_writer` writes the opcodes that MemoryViz
-//! reads. The records are read once for the devices and marks, and once for each device.
+//! reads. The records are read once for marks and one device, and once for each other device.
 
 mod device;
 mod pickle_writer;
@@ -10,7 +10,7 @@ mod pickle_writer;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
 
-use journal::format::{Event, MarkKind};
+use journal::format::{Event, MarkKind, Record};
 
 use self::device::{Block, Device, Entry};
 use self::pickle_writer::{Kept, List, Pickle};
@@ -37,12 +37,44 @@ pub struct Written {
     pub left_out: u64,
 }
 
+/// What is read of one device.
+struct Trace {
+    device: Device,
+    /// Times in nanoseconds since the journal began, and entries.
+    last: VecDeque<(u64, Entry)>,
+    left_out: u64,
+}
+
+impl Trace {
+    fn new(number: i16, expandable: bool) -> Trace {
+        Trace {
+            device: Device::new(number, expandable),
+            last: VecDeque::new(),
+            left_out: 0,
+        }
+    }
+
+    fn add(&mut self, record: &Record) {
+        self.device.apply(record);
+        let entries = self.device.entries.drain(..);
+        self.last.extend(entries.map(|entry| (record.time_ns, entry)));
+        let older = self.last.len().saturating_sub(MOST_ENTRIES);
+        self.left_out += self.last.drain(..older).len() as u64;
+    }
+}
+
 pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Written> {
+    let expandable = process.has_expandable_segments();
     let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
+    let mut first: Option<(i16, Trace)> = None;
     process.each(|count, record| {
         if count >= cut {
             return Ok(());
+        }
+        if record.device >= 0 {
+            let new = || (record.device, Trace::new(record.device, expandable));
+            first.get_or_insert_with(new).1.add(record);
         }
         match record.event {
             Event::Mark { text, kind } if annotations.len() < MOST_ANNOTATIONS => {
@@ -58,7 +90,6 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Wri
         Ok(())
     })?;
     devices.retain(|&device| device >= 0);
-    let expandable = process.has_expandable_segments();
     let mut writer = Writer {
         process,
         stacks: HashMap::new(),
@@ -72,17 +103,25 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Wri
             if !devices.contains(&number) {
                 return Ok(());
             }
-            let mut device = Device::new(number, expandable);
-            let mut last = VecDeque::new();
-            process.each(|count, record| {
-                if count < cut {
-                    device.apply(record);
-                    last.extend(device.entries.drain(..).map(|entry| (record.time_ns, entry)));
-                    let older = last.len().saturating_sub(MOST_ENTRIES);
-                    written.left_out += last.drain(..older).len() as u64;
+            let trace = match first.take_if(|(device, _)| *device == number) {
+                Some((_, trace)) => trace,
+                None => {
+                    let mut trace = Trace::new(number, expandable);
+                    process.each(|count, record| {
+                        if count < cut {
+                            trace.add(record);
+                        }
+                        Ok(())
+                    })?;
+                    trace
                 }
-                Ok(())
-            })?;
+            };
+            let Trace {
+                mut device,
+                last,
+                left_out,
+            } = trace;
+            written.left_out += left_out;
             written.entries += last.len() as u64;
             last.into_iter()
                 .try_for_each(|(time_ns, entry)| writer.entry(list, time_ns, entry))?;
