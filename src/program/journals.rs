@@ -6,24 +6,30 @@ use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
 use journal::reader::Journal;
-use journal::reader::plain::{entries_of, journals_in};
+use journal::reader::plain::{entries_of, journals_in, stands_for};
 
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::copies;
 use crate::failure::Failure;
+use crate::import::into_journal::{import_log, import_snapshot};
+use crate::import::kind::{Kind, kind_of};
 use crate::render::format::shown;
 use crate::render::progress;
 use crate::say::say;
 
-/// The journals that `paths` name, one for each process. Adds a message to `problems` for each folder that has no
-/// journals or cannot be read. A copy that is left out is named on stderr.
+/// The journals that `paths` name, one for each process; also snapshots of PyTorch and logs of RMM, from which journals are
+/// made. Adds a message to `problems` for each path that has no journals or cannot be read. A copy that is left out is named
+/// on stderr.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
-            match path.exists() {
-                true => drop(journals.insert(path.clone())),
-                false => problems.push(format!("{}: no such journal or folder; {WRITES}", shown(path))),
+            if !path.exists() {
+                problems.push(format!("{}: no such journal or folder; {WRITES}", shown(path)));
+            } else if let Err(problem) = take_in(path, &journals) {
+                problems.push(problem);
+            } else {
+                journals.insert(path.clone());
             }
             continue;
         }
@@ -42,6 +48,29 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         say!("{note}");
     }
     journals
+}
+
+/// If the file is another program's, makes a journal of it that stands for it from now on, and leaves no file behind.
+fn take_in(path: &Path, others: &BTreeSet<PathBuf>) -> Result<(), String> {
+    // What no reader knows is told of by the reader of journals.
+    let import = match kind_of(path) {
+        Ok(Kind::Snapshot) => import_snapshot,
+        Ok(Kind::Log) => import_log,
+        _ => return Ok(()),
+    };
+    let stem = path.with_extension("");
+    if let Some(other) = others.iter().find(|other| other.with_extension("") == stem) {
+        let (name, other) = (shown(path), shown(other));
+        return Err(format!("{name}: what lies beside it may belong to {other}: give them one after the other"));
+    }
+    let cannot = |problem: io::Error| format!("{}: no place to make a journal of it: {problem}", shown(path));
+    let folder = tempfile::tempdir().map_err(cannot)?;
+    let journal = folder.path().join("journal").with_extension(EXTENSION);
+    let _spinner = progress::reading_files([path], &shown(path));
+    let imported = import(path, &journal, false).map_err(|problem| problem.to_string())?;
+    imported.notes.iter().for_each(|note| say!("{note}"));
+    stands_for(path, &journal);
+    Ok(())
 }
 
 const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";

@@ -1,12 +1,13 @@
 //! What the tools say of an imported journal: no process, no end, and what most likely made the requests.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use support::training::{self, Plan};
 use tempfile::TempDir;
 
 use super::{import_as, run};
-use support::{Fields, Printed, assert_says};
+use support::{Fields, Printed, Runs, assert_says};
 
 fn log() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -34,6 +35,33 @@ fn an_imported_journal_claims_neither_a_process_nor_an_end() {
             assert!(!page.contains(wrong), "{wrong}\n{page}");
         }
     }
+}
+
+/// The same answers and stacks as by `import`, and no file is left. What lies beside the trace is another job's.
+#[test]
+fn a_trace_is_read_as_the_journal_that_import_makes_of_it() {
+    let (folder, log, _) = log();
+    let [job, pickle] = ["job.vraj", "trace.pickle"].map(|name| folder.path().join(name));
+    training::write(&job, &Plan::default()).unwrap();
+    let [from, to] = [&job, &pickle].map(|path| path.to_str().unwrap());
+    run("export", &[from, "--to", "torch-snapshot", "-o", to]).ok();
+    let (apart, temporary) = (folder.path().join("apart"), folder.path().join("temporary"));
+    [&apart, &temporary].map(|folder| std::fs::create_dir(folder).unwrap());
+    for trace in [log, pickle] {
+        let journal = apart.join(trace.with_extension("vraj").file_name().unwrap());
+        import_as(&trace, &journal).ok();
+        std::fs::write(trace.with_extension("tensors"), "not this trace's").unwrap();
+        for arguments in [&["why", "--json"][..], &["inspect", "--json", "--top", "stack"], &["report", "--json"]] {
+            let [read, imported] = [&trace, &journal].map(|path| {
+                let mut command = Command::new(support::program());
+                command.env("TMPDIR", &temporary).args(arguments).arg(path);
+                let Printed { text, code, .. } = command.printed();
+                (text.replace(path.to_str().unwrap(), "PATH"), code)
+            });
+            assert_eq!(read, imported, "{arguments:?}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(temporary).unwrap().count(), 0);
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Journal {
     /// file, the kernel drops the process's locks on the file.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
         let read = || {
-            let file = plain::open(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
+            let file = plain::journal(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
             Ok((Head::read(&file)?, file))
         };
         let path = path.to_owned();

@@ -8,14 +8,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use base::descriptor::result;
 use base::identity::effective_user;
 use base::sockets::address_of;
+use base::sync::lock;
 
-use crate::format::EXTENSION;
+use crate::format::{EXTENSION, STACKS_EXTENSION};
 
 /// The most files of one kind that are taken from one folder.
 const MOST_FILES: usize = 1 << 16;
@@ -27,9 +29,48 @@ pub fn open(path: &Path) -> io::Result<Option<File>> {
     found(path, 0)
 }
 
+/// A file of another program, and the journal that was made of it: by their extensions, the files that are read in place of
+/// the one at `path` and of what lies beside it. They have no names.
+struct StandIn {
+    path: PathBuf,
+    files: Vec<(&'static str, File)>,
+}
+
+static STAND_INS: Mutex<Vec<StandIn>> = Mutex::new(Vec::new());
+
+/// From now on the journal that this process made, and the stacks beside it, are read in place of what is at `path` and beside
+/// it. Their names may go.
+pub fn stands_for(path: &Path, made: &Path) {
+    let file = |extension| Some((extension, File::open(made.with_extension(extension)).ok()?));
+    let files = [EXTENSION, STACKS_EXTENSION].into_iter().filter_map(file).collect();
+    let path = path.to_owned();
+    lock(&STAND_INS).push(StandIn { path, files });
+}
+
+/// The stand-in's file with this extension, if `is_it` finds the stand-in by the other program's path.
+fn stand_in(is_it: impl Fn(&Path) -> bool, extension: &str) -> Option<io::Result<File>> {
+    let all = lock(&STAND_INS);
+    let files = &all.iter().find(|one| is_it(&one.path))?.files;
+    let file = files.iter().find(|(known, _)| *known == extension);
+    let again = |(_, file): &(_, File)| File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    Some(file.map_or_else(|| Err(io::ErrorKind::NotFound.into()), again))
+}
+
+/// Opens a journal; `None` if it is no plain file. Does not wait.
+pub fn journal(path: &Path) -> io::Result<Option<File>> {
+    match stand_in(|known| known == path, EXTENSION) {
+        Some(file) => file.map(Some),
+        None => open(path),
+    }
+}
+
 /// Opens a file that lies beside a journal, whose name differs in its extension alone. `None` if it is no plain file but,
 /// for example, a link. An error if another user than the journal's made the file, which is neither this one nor root.
 pub fn beside(path: &Path) -> io::Result<Option<File>> {
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    if let Some(file) = stand_in(|known| known.with_extension(&*extension) == path, &extension) {
+        return file.map(Some);
+    }
     match found(path, libc::O_NOFOLLOW)? {
         Some(file) if !may_lie_beside(file.metadata()?.uid(), path) => Err(io::Error::other(
             "another user than the journal's made it, so it is left out",

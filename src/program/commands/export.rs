@@ -34,7 +34,7 @@ Exit codes: 0 done, 1 if a journal cannot be read, or the job has no such moment
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Export {
-    /// Journals (.vraj) or folders of them, or `newest` [default: newest]
+    /// Journals (.vraj) or folders of them, PyTorch's snapshots (.pickle), RMM's logs (.csv, .csv.gz), or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 

@@ -1,7 +1,6 @@
 //! `vramshim import`: writes a journal from another program's file, so that every view shows it.
 
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use base::text::shown;
 use clap::Args;
@@ -75,7 +74,7 @@ impl Import {
         let _spinner = progress::reading_files([file], &name);
         let imported = match kind {
             Kind::Snapshot => import_snapshot(file, &path, self.force),
-            Kind::Log => import_log(file, &path, self.force, changed_ns(file)),
+            Kind::Log => import_log(file, &path, self.force),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other => {
@@ -104,11 +103,4 @@ fn default_name(source: &Path) -> PathBuf {
         .iter()
         .fold(name.as_str(), |name, ending| name.strip_suffix(ending).unwrap_or(name));
     PathBuf::from(format!("{stem}.vraj"))
-}
-
-/// When the file was last changed, in nanoseconds since 1970.
-fn changed_ns(source: &Path) -> u64 {
-    let changed = std::fs::metadata(source).and_then(|metadata| metadata.modified()).ok();
-    let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }

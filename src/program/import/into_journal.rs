@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -275,9 +276,15 @@ fn first_day_ns(changed_ns: u64, last_ns: u64) -> u64 {
     latest_ns / DAY_NS * DAY_NS
 }
 
-/// Writes a journal of RMM's log. The log has times of the day and no date: the file was last changed at `changed_ns`, in
-/// nanoseconds since 1970.
-pub fn import_log(source: &Path, path: &Path, force: bool, changed_ns: u64) -> Result<Imported, ImportError> {
+/// When a file was last changed, in nanoseconds since 1970; 0 if that is not known.
+fn changed_ns(source: &Path) -> u64 {
+    let changed = std::fs::metadata(source).and_then(|metadata| metadata.modified()).ok();
+    let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
+}
+
+/// Writes a journal of RMM's log. The log has times of the day and no date: its last row is of the day of the file's last change.
+pub fn import_log(source: &Path, path: &Path, force: bool) -> Result<Imported, ImportError> {
     // The journal's start is in its header, before the first event, so the log is read for its times first.
     let (mut first_ns, mut last_ns) = (None, 0);
     let _ = rmm_log::read(source, &mut |row| {
@@ -285,7 +292,7 @@ pub fn import_log(source: &Path, path: &Path, force: bool, changed_ns: u64) -> R
         last_ns = row.at_ns.unwrap_or(0).max(last_ns);
     });
     let first_ns = first_ns.flatten();
-    let day_ns = first_day_ns(changed_ns, last_ns);
+    let day_ns = first_day_ns(changed_ns(source), last_ns);
     let start_ns = first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns));
     let about = about(source, "RMM", start_ns);
     let mut target = Target::create(path, force, &about)?;

@@ -26,7 +26,8 @@ const MOST_SECONDS: u64 = 5;
 
 /// The commands, with the input's place. `JOB` is the folder, and `TRACE` and `TEXT` are files in it. `PID` is a process of
 /// the stranger, which says that a.vraj in the folder is its journal. What begins with `OUT` is written.
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 21] = [
+    &["why", "TRACE"],
     &["why", "JOB", "--json"],
     &["why", "JOB/a.vraj"],
     &["inspect", "JOB", "--json"],
