@@ -86,9 +86,9 @@ panel("verdict", () => {
     if (rest.length > 0) {
         const peaks = rest.map((one) => Math.max(0, ...one.devices.map((device) => device.peak_bytes)));
         const failing = rest.filter((one) => one.failures_in_all > 0).length;
-        const range = `${size(Math.min(...peaks))} to ${size(Math.max(...peaks))}`;
+        const range = [...new Set([Math.min, Math.max].map((end) => size(end(...peaks))))].join(" to ");
         const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
-        facts.push([`The other ${many(rest.length, "process", "processes")}`, `peak ${range} live, ${failures}`]);
+        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${range} live, ${failures}`]);
     }
     const holder = largestHolder(process);
     const { from_ns, to_ns } = verdict.window ?? { from_ns: process.began, to_ns: process.until };
