@@ -86,4 +86,8 @@ fn what_the_shutdown_frees_was_a_leak() {
     assert_eq!(job["leaks"]["devices"][0]["holders"][0]["suspect"], true, "{page:#}");
     let [from, to] = ["from", "to"].map(|end| job["growth"][end].number());
     assert!(to > from + 200 * MIB, "{page:#}");
+    let told = why_of(&path);
+    assert_verdict(&told, "none_failed", 0);
+    assert!(told.page["why"]["growth"]["bytes"].number() > 200 * MIB, "it grew");
+    assert_says(&told.page["next"].to_string(), "--growth");
 }

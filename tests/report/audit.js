@@ -69,6 +69,10 @@
             missing.push(`contrast ${contrast.toFixed(2)} of "${node.data.trim().slice(0, 30)}" (${key})`);
         }
     }
+    for (const target of document.querySelectorAll("button, select, input, summary, .flame rect")) {
+        if (matchMedia("(pointer: coarse)").matches && visible(target) && target.getBoundingClientRect().height < 44)
+            missing.push(`${target.outerHTML.slice(0, 80)} is too small for a finger`);
+    }
     const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
     const reaches = (element) => element.getBoundingClientRect().right > document.documentElement.clientWidth;
     if (wide > 0) {

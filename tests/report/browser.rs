@@ -166,10 +166,11 @@ impl Browser {
         }
     }
 
-    /// Sets the size of the window, and the colours that the user prefers.
+    /// Sets the size of the window, and the colours that the user prefers. A narrow one is that of a phone, with fingers.
     pub fn look(&mut self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.ask("Emulation.setDeviceMetricsOverride", metrics);
+        self.ask("Emulation.setTouchEmulationEnabled", json!({"enabled": width < 600}));
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.ask("Emulation.setEmulatedMedia", json!({"features": features}));
         self.settle();
@@ -225,6 +226,17 @@ impl Browser {
             let kind = format!("mouse{kind}");
             let event = json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1});
             self.ask("Input.dispatchMouseEvent", event);
+        }
+        self.settle();
+    }
+
+    /// Puts fingers on the places, moves them to each of the next, and lifts them.
+    pub fn touch(&mut self, steps: &[&[(f64, f64)]]) {
+        let kinds = ["touchStart"].into_iter().chain(std::iter::repeat("touchMove"));
+        for (kind, fingers) in kinds.zip(steps.iter().copied()).chain([("touchEnd", &[][..])]) {
+            let fingers = fingers.iter().map(|(x, y)| json!({"x": x, "y": y}));
+            let event = json!({"type": kind, "touchPoints": fingers.collect::<Value>()});
+            self.ask("Input.dispatchTouchEvent", event);
         }
         self.settle();
     }

@@ -272,8 +272,15 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     assert!(verdict.starts_with("Free memory that cannot be used"), "{verdict}");
     let holder = "Largest holder in this process: ";
     browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
-    browser.assert_shows("#ledger", &["sum 24.00 GiB", "(99 <b>other</b>)"]);
-    browser.assert_shows("#space", &["were free inside segments"]);
+    browser.assert_shows("#ledger", &["512.0 MiB", "sum 24.0 GiB", "(99 <b>other</b>)"]);
+    browser.assert_shows("#space", &["were free inside segments", "9 × 1.00 GiB", "3 × 1.00 GiB"]);
+    // Without colours, no mark looks as another does.
+    let alike = browser.value(
+        "(() => { const shapes = [...document.querySelectorAll('#timeline .sample')].map((one) => one.getContext('2d') \
+         .getImageData(0, 0, one.width, one.height).data.map((value, place) => place % 4 === 3 && value > 40).join('')); \
+         return shapes.length - new Set(shapes.filter((one) => one.includes('1'))).size; })()",
+    );
+    assert_eq!(alike, 0);
     browser.assert_shows("#holders", &["model.py:31 forward"]);
     let leaked = format!("+{:.2} GiB", truths[0].leaked as f64 / GIB as f64);
     browser.assert_shows("#growth", &["train.py:88 keep_history", &leaked]);
@@ -325,6 +332,10 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     // Another rank: of those that did not fail, rank 2 differs most.
     browser.click("#ranks li:nth-child(2) button");
     assert!(shown(&mut browser)[0].starts_with("4713 "));
+    browser.assert_shows(
+        "#verdict",
+        &["BUT GREW", "Rose steadily: ", "a second: train.py:88 keep_history"],
+    );
 }
 
 #[test]
@@ -415,6 +426,27 @@ fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {
     assert!(from > before[0] && to < before[1]);
     browser.press("Escape");
     assert_eq!(selection(&mut browser)[..2], before[..2], "Escape goes back");
+}
+
+#[test]
+fn fingers_read_and_choose_what_the_pointer_does() {
+    let Some((mut browser, ..)) = opened(1) else { return };
+    browser.look(390, 844, "light");
+    browser.value("document.querySelector('#timeline canvas').scrollIntoView({block: 'center'})");
+    let chart = chart(&mut browser);
+    let [a, b, c, d, e] = [0.3, 0.4, 0.5, 0.55, 0.6].map(|share| place(chart, share));
+    let all = selection(&mut browser);
+    let shares = |range: [f64; 3]| range.map(|time| ((time - all[0]) / (all[1] - all[0]) * 20.0).round());
+    browser.touch(&[&[c]]);
+    assert_eq!(shares(selection(&mut browser)), [0.0, 20.0, 10.0]);
+    browser.assert_shows(".tip", &["live ", "reserved "]);
+    // A finger that moves sideways, and two that part, choose a range; two taps go back.
+    for fingers in [[&[a][..], &[b], &[e]], [&[b][..], &[b, d], &[a, e]]] {
+        browser.touch(&fingers);
+        assert_eq!(shares(selection(&mut browser))[..2], [6.0, 12.0]);
+        (0..2).for_each(|_| browser.touch(&[&[c]]));
+        assert_eq!(selection(&mut browser)[..2], all[..2]);
+    }
 }
 
 #[test]

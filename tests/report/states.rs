@@ -71,8 +71,16 @@ fn live_is_not_known_before_the_first_snapshot() {
     assert_eq!(data(&journal)["processes"][0]["first_snapshot_ns"], SNAPSHOT_NS);
     let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journal);
-    let chart = browser.value("(({ left, top, width }) => [left, top, width])(document.querySelector('#timeline canvas').getBoundingClientRect())");
-    let [left, top, wide] = [0, 1, 2].map(|place| chart[place].as_f64().unwrap());
+    // Dashes join what snapshots show: a row of the chart begins again and again in the colour of live bytes.
+    let dashes = browser.value(
+        "((chart) => { const { data, width } = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height); \
+         const isLive = (_, place) => Number(data[4 * place] < 90 && data[4 * place + 2] > 180); \
+         const all = Array.from({ length: data.length / 4 }, isLive).join(''); \
+         return Math.max(...all.match(new RegExp(`.{${width}}`, 'g')).map((row) => row.split('01').length)); \
+         })(document.querySelector('#timeline canvas'))",
+    );
+    assert!(dashes.number() > 20, "{dashes}");
+    let [left, top, wide, _] = super::chart(&mut browser);
     // The snapshot is in the middle.
     for (share, told) in [
         (0.3, "live not known, reserved 20.0 MiB"),

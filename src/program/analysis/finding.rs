@@ -9,6 +9,7 @@ pub use base::shortage::{Parts, Shortage, Verdict};
 use journal::format::LimitSource;
 use journal::reader::State;
 
+use super::floors::Growth;
 use super::job::Job;
 use super::scene::{self, Scene};
 use super::tensor_records::Tensors;
@@ -142,6 +143,17 @@ impl Job {
         };
         let last_ns = self.duration_ns.max(self.ledger.last_ns);
         last_ns.saturating_sub(scene.time_ns) > long_ns
+    }
+
+    /// The device whose live bytes grew the most until now, if any did steadily and by more than a hundredth of their peak. Of a
+    /// journal that lacks events it is not known.
+    pub fn growth(&self) -> Option<(i16, Growth)> {
+        let devices = self.devices().into_iter().filter_map(|(device, _, ledger)| {
+            let growth = ledger?.floors.growth()?;
+            (growth.bytes > ledger?.all.allocated.peak / 100).then_some((device, growth))
+        });
+        let is_whole = self.lost == 0 && self.damaged == 0;
+        devices.max_by_key(|(_, growth)| growth.bytes).filter(|_| is_whole)
     }
 
     fn distance(&self) -> Option<Distance> {

@@ -54,6 +54,13 @@ pub struct Growth {
     pub to_ns: u64,
 }
 
+impl Growth {
+    pub fn a_second(&self) -> u64 {
+        let ns = self.to_ns.saturating_sub(self.from_ns).max(1);
+        (self.bytes as f64 / (ns as f64 / 1e9)) as u64
+    }
+}
+
 impl Default for Floors {
     fn default() -> Self {
         Floors {

@@ -114,7 +114,10 @@ impl<'a> Answer<'a> {
         if let Some(distance) = finding.distance {
             page["distance"]["left"] = json!(distance.room.map(|room| room.saturating_sub(distance.peak)));
         }
-        let Some(failure) = &finding.failure else { return page };
+        let Some(failure) = &finding.failure else {
+            page["growth"] = json!(job.growth().map(|(_, growth)| growth));
+            return page;
+        };
         let (scene, shortage) = (failure.scene, &failure.shortage);
         page["failure"] = json!({
             "api": api_name(scene.api),

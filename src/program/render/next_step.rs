@@ -261,12 +261,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             hold_less,
         )],
         // A leak fills a larger device too.
-        Verdict::Growth => {
-            vec![format!(
-                "vramshim inspect --leaks --growth {} names what is kept from step to step",
-                shown(&job.path)
-            )]
-        }
+        Verdict::Growth => vec![name_growers(job)],
         Verdict::OtherProcesses => vec![others_hold(
             job,
             others.collect(),
@@ -435,6 +430,11 @@ fn have_all_events(job: &Job) -> String {
     }
 }
 
+fn name_growers(job: &Job) -> String {
+    let path = shown(&job.path);
+    format!("vramshim inspect --leaks --growth {path} names what is kept from step to step")
+}
+
 fn without_failure(job: &Job, finding: &Finding) -> Vec<Step> {
     let mut next: Vec<String> = Vec::new();
     if finding.verdict == Verdict::NotEnoughEvidence {
@@ -446,6 +446,9 @@ fn without_failure(job: &Job, finding: &Finding) -> Vec<Step> {
              this request"
                 .to_owned(),
         );
+    }
+    if finding.verdict == Verdict::NoneFailed && job.growth().is_some() {
+        next.push(name_growers(job));
     }
     if job.state != State::Exited(0) {
         next.extend(find_tensors(job));

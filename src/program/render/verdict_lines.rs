@@ -15,7 +15,7 @@ use crate::render::format::{amount, duration, events_were, knows_end, many, prin
 /// A line about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Why the last request failed, or that it is not known.
+    /// Why the last request failed, or that it is not known; of a job without one, that its memory grew.
     Explanation(String),
     Other(String),
 }
@@ -66,8 +66,16 @@ fn sentences(job: &Job) -> Vec<Line> {
         ],
         (None, None) => {
             let cut_off = (finding.verdict == Verdict::NotEnoughEvidence).then(|| Line::Explanation(cut_off(job)));
+            let grew = job.growth().map(|(device, growth)| {
+                let [from, to] = [growth.from_ns, growth.to_ns].map(duration);
+                let (bytes, rate) = (size(growth.bytes), size(growth.a_second()));
+                Line::Explanation(format!(
+                    "live memory of device {device} grew steadily: its low points rose by {bytes} from {from} to {to}, {rate} a \
+                     second"
+                ))
+            });
             let what_is_left = Line::Other(left("No request failed for lack of memory"));
-            cut_off.into_iter().chain([what_is_left]).collect()
+            cut_off.into_iter().chain(grew).chain([what_is_left]).collect()
         }
     };
     if let Some(Line::Other(line)) = lines.last_mut().filter(|_| job.lost > 0) {

@@ -249,9 +249,10 @@ fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) 
         "device": failure.map(|failure| failure.scene.device),
         "time_ns": failure.map(|failure| failure.scene.time_ns),
         // Of growth: from when to when the bytes came.
-        "window": failure
-            .filter(|_| answer.finding.verdict == Verdict::Growth)
-            .and_then(|failure| failure.scene.around.growth),
+        "window": match failure {
+            Some(failure) => failure.scene.around.growth.filter(|_| answer.finding.verdict == Verdict::Growth),
+            None => answer.job.growth().map(|(_, growth)| growth),
+        },
         // What the request asked for, by which function, and from where.
         "api": failure.map(|failure| api_name(failure.scene.api)),
         "requested": failure.map(|failure| failure.scene.requested),

@@ -1,6 +1,7 @@
 // Elements, numbers in words, and scales. All text of the job reaches the page through `text` nodes.
 
-const GIB = 2 ** 30;
+/** Whether the reader points with a finger. */
+const isTouch = matchMedia("(pointer: coarse)").matches;
 
 /** Makes an element. `attributes` are set as attributes; functions are listeners. */
 function make(name, attributes = {}, ...children) {
@@ -73,21 +74,6 @@ function moment(ns, range = 0) {
     return hours > 0 ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
 }
 
-/** Sizes of a sum, in one unit and rounded so that the printed figures sum as the bytes do. */
-function sumOfSizes(parts) {
-    const total = parts.reduce((sum, part) => sum + part, 0);
-    const unit = total >= 4 * GIB ? GIB : 2 ** 20;
-    let before = 0;
-    let sum = 0;
-    const texts = parts.map((part) => {
-        sum += part;
-        const figure = Math.round((sum / unit) * 100) - before;
-        before += figure;
-        return (figure / 100).toFixed(2);
-    });
-    return { texts, total: (before / 100).toFixed(2), unit: unit === GIB ? "GiB" : "MiB" };
-}
-
 /** Marks for an axis of times from `from` to `to`. */
 function timeMarks(from, to, most) {
     const rough = (to - from) / Math.max(most, 1);
@@ -151,7 +137,7 @@ function pairs(kind, list) {
     return make("dl", { class: kind }, ...list.map(pair));
 }
 
-/** An entry of a legend. */
+/** An entry of a bar's legend. */
 const key = (kind, ...children) =>
     make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), ...children);
 

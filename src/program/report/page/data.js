@@ -117,6 +117,7 @@ function decode(process) {
         device.used = curve(device.used);
         device.room = Math.min(device.limit ?? Infinity, device.total ?? Infinity);
         device.live_from = process.first_snapshot_ns ?? 0;
+        device.joins_snapshots = process.first_snapshot_ns !== null;
     }
     process.holdings.moments = numbers(process.holdings.moments_ns);
     for (const group of process.holdings.groups) {

@@ -1,6 +1,6 @@
 // Panel 12: the events of the range. Only the rows in sight are in the page.
 
-const LINE = 26;
+const LINE = isTouch ? 45 : 26;
 const listed = { search: "", kind: "", rows: [], current: 0 };
 const eventCount = make("p", { class: "asof" });
 

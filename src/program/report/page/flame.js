@@ -1,6 +1,6 @@
 // Panel 7: a flame graph of live, temporary or never freed bytes. Each bar is a frame; its width is its bytes.
 
-const ROW = 21;
+const ROW = isTouch ? 45 : 21;
 const flame = { kind: "live", inverted: false, path: [], focus: "" };
 
 /** What a bar can stand for. */
@@ -126,7 +126,7 @@ panel("flame", () => {
     const crumbs = ["all", ...known].map((key, depth) =>
         button(key.slice(0, 60), () => zoomFlame(known.slice(0, depth)), { class: "link" }),
     );
-    flamePath.replaceChildren(...(known.length > 0 ? crumbs : []));
+    flamePath.replaceChildren(...(known.length > 0 ? [...crumbs, `${size(root.bytes)}, ${percent(root.bytes / whole.bytes)}`] : []));
     drawFlame(root, whole);
 });
 
@@ -164,7 +164,7 @@ function drawBar(bar, isFocused, whole) {
         },
         make("title", {}, `${node.key || node.text}\n${bytes}`),
         shape,
-        text ? make("text", { x: left + 5, y: y + 15 }, text) : "",
+        text ? make("text", { x: left + 5, y: y + ROW / 2 + 4.5 }, text) : "",
     );
 }
 

@@ -217,12 +217,16 @@ function rise(group, from, to) {
     return isSteady && grown > 0 ? { grown, rate: grown / ((moments[end] - moments[start]) / 1e9) } : {};
 }
 
+/** The groups that rise in a range, the steepest first. */
+function growers(from, to) {
+    const groups = shownGroups().filter((group) => !group.rest);
+    const rows = groups.map((group) => ({ entry: { groups: [group], key: group.text }, ...rise(group, from, to) }));
+    return rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
+}
+
 panel("growth", () => {
     const { device, process, from, to, at } = state;
-    const rows = shownGroups()
-        .filter((group) => !group.rest)
-        .map((group) => ({ entry: { groups: [group], key: group.text }, ...rise(group, from, to) }));
-    const growing = rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
+    const growing = growers(from, to);
     byId("growth").hidden = growing.length === 0;
     const room = device && process.trust.running && Number.isFinite(device.room) ? device.room - levelAt(device.reserved, at) : null;
     const all = growing.reduce((sum, row) => sum + row.rate, 0);

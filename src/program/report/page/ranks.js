@@ -21,10 +21,10 @@ function drawSmall({ process, device }, scale, length) {
     const drawn = drawing(canvasOf(process, device));
     if (!drawn) return;
     const to = process.began + length;
-    const view = plane(drawn.pen, [0, 2, drawn.width, drawn.height - 3], process.began, to, scale);
+    const view = plane(drawn.pen, [0, 2, drawn.width - 6, drawn.height - 3], process.began, to, scale);
     drawLevels(view, device, 1);
     if (process.until < to) shade(view, process.until, to, "ground", 1);
-    for (const failure of process.failures) drawFlag(view, failure.time_ns, "", { colour: "bad", wide: 2 });
+    for (const failure of process.failures) drawFlag(view, failure.time_ns, "", LOOKS.failure);
 }
 
 panel("ranks", () => {

@@ -21,14 +21,23 @@ panel("space", () => {
     };
     const request = make("span", { class: "segment request" });
     request.style.width = `${(space.requested / widest) * 100}%`;
+    // Segments with the same content share a row.
+    const equal = new Map();
+    for (const segment of space.segments) {
+        const content = JSON.stringify([segment.bytes, segment.free]);
+        if (!equal.has(content)) equal.set(content, { ...segment, count: 0 });
+        equal.get(content).count += 1;
+    }
+    const freeOf = ({ count, bytes, live }) => count * (bytes - live);
+    const each = ({ count }, bytes) => (count > 1 ? `${count} \u00d7 ` : "") + size(bytes);
     const rows = shown.all.has("space")
-        ? space.segments
-        : [...space.segments].sort((one, other) => other.bytes - other.live - (one.bytes - one.live)).slice(0, 24);
+        ? [...equal.values()]
+        : [...equal.values()].sort((one, other) => freeOf(other) - freeOf(one)).slice(0, 24);
     // The first row is that of the request.
     const columns = [
-        column("address", (one) => (one ? "0x" + one.address.toString(16) : "request")),
-        figure("size", (one) => size(one ? one.bytes : space.requested)),
-        figure("free", (one) => (one ? size(one.bytes - one.live) : "")),
+        column("address", (one) => (one ? `0x${one.address.toString(16)}${one.count > 1 ? ", \u2026" : ""}` : "request")),
+        figure("size", (one) => (one ? each(one, one.bytes) : size(space.requested))),
+        figure("free", (one) => (one ? each(one, one.bytes - one.live) : "")),
         column("", (one) => (one ? row(one) : request)),
     ];
     body("space").replaceChildren(
@@ -47,7 +56,7 @@ panel("space", () => {
         table("Segments, most free bytes first", columns, [null, ...rows], { class: "segments" }),
         p(
             "row",
-            moreButton("space", space.segments, 24),
+            moreButton("space", [...equal.keys()], 24),
             space.left_out > 0 ? `${many(space.left_out, "smaller segment")} left out` : "",
         ),
     );

@@ -86,13 +86,20 @@ panel("verdict", () => {
     if (rest.length > 0) {
         const peaks = rest.map((one) => Math.max(0, ...one.devices.map((device) => device.peak_bytes)));
         const failing = rest.filter((one) => one.failures_in_all > 0).length;
-        const range = `${size(Math.min(...peaks))} to ${size(Math.max(...peaks))}`;
+        const range = [...new Set([Math.min, Math.max].map((end) => size(end(...peaks))))].join(" to ");
         const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
-        facts.push([`The other ${many(rest.length, "process", "processes")}`, `peak ${range} live, ${failures}`]);
+        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${range} live, ${failures}`]);
     }
     const holder = largestHolder(process);
+    const { from_ns, to_ns } = verdict.window ?? { from_ns: process.began, to_ns: process.until };
+    const [steepest] = failed ? [] : growers(from_ns, to_ns);
+    const rose =
+        steepest &&
+        `${size(steepest.grown)} from ${moment(from_ns)} to ${moment(to_ns)}, ${size(steepest.rate)} a second: ${steepest.entry.key}`;
     const [title, isBad] = failed ? [TAGS[verdict.name] || verdict.words, true] : process.end_title;
-    byId("verdict-title").textContent = title;
+    const grew = !failed && verdict.window !== null;
+    byId("verdict-title").textContent = grew ? `${title}, but grew` : title;
+    byId("verdict").classList.toggle("grew", grew);
     byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
     const steps = later.map((step) => make("li", {}, stepText(step)));
@@ -101,6 +108,7 @@ panel("verdict", () => {
         p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
         next ? p("next", make("strong", {}, "Next: "), next.what, make("em", {}, effectText(next))) : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
+        steepest ? p("holder", make("strong", {}, "Rose steadily: "), rose) : "",
         verdict.explanation ? p("explanation", verdict.sentence) : "",
         make("ul", { class: "line facts" }, ...facts.map(([name, value]) => make("li", {}, `${name}: ${value}`))),
         make(
@@ -169,7 +177,7 @@ panel("ledger", () => {
     const { process, device, at } = state;
     if (!device) return body("ledger").replaceChildren(p("none", "The process used no device."));
     const { parts, from } = partsAt(process, device, at);
-    const rounded = sumOfSizes(parts.map((part) => part.bytes));
+    const sum = parts.reduce((sum, part) => sum + part.bytes, 0);
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
     const label = parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", ");
     const bar = make("div", { class: "bar", role: "img", "aria-label": label });
@@ -183,16 +191,16 @@ panel("ledger", () => {
         "not known or free": "free",
     };
     const legend = [];
-    parts.forEach((part, place) => {
+    for (const part of parts) {
         const kind = colours[part.name] || "unknown";
         const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${size(part.bytes)}` });
         piece.style.flexGrow = String(Math.max(0, part.bytes) / total);
         if (part.bytes > 0) bar.append(piece);
         const note = part.note ? ` (${part.note})` : "";
-        legend.push(key(kind, `${part.name} `, make("b", {}, rounded.texts[place]), note));
-    });
+        legend.push(key(kind, `${part.name} `, make("b", {}, size(part.bytes)), note));
+    }
     legend.push(
-        make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
+        make("li", {}, "sum ", make("b", {}, size(sum))),
         make("li", { class: "asof" }, `${deviceTitle(device)}, at ${inRange(at)}: ${from}`),
     );
     const owner = process.caches;

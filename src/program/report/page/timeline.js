@@ -19,6 +19,17 @@ const tip = make("div", { class: "tip", hidden: true });
 /** What the pointer marks, from and to, while it is down. */
 let dragged = null;
 
+/** How the curves and the lines of the chart look. */
+const LOOKS = {
+    live: { colour: "live", filled: 0.28 },
+    snapshots: { colour: "live", filled: 0.12, dash: [4, 3] },
+    reserved: { colour: "reserved" },
+    moment: { colour: "text" },
+    failure: { colour: "bad", wide: 2, shape: "M-5 0l10 10m0-10l-10 10" },
+    peak: { colour: "peak", dash: [4, 3], shape: "M-4 1h8l-4 7z" },
+    mark: { colour: "mark", dash: [1, 3] },
+};
+
 const draggedRange = () => [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
 
 /** The highest byte of the chart's scale: the limit or the device, unless that would press the curves flat. */
@@ -42,12 +53,12 @@ function plane(pen, [left, top, width, height], from, to, scale) {
 }
 
 /** Draws one curve as columns of pixels. Returns its columns. */
-function drawCurve({ pen, left, bottom, width, from, to, y }, line, look) {
+function drawCurve({ pen, left, bottom, width, from, to, y }, line, look, thick) {
     const wide = Math.max(1, Math.round(width));
     const shown = columns(line, from, to, wide);
-    if (look.fill) {
-        pen.fillStyle = look.fill;
-        pen.globalAlpha = 0.28;
+    pen.fillStyle = pen.strokeStyle = colour(look.colour);
+    if (look.filled) {
+        pen.globalAlpha = look.filled;
         pen.beginPath();
         pen.moveTo(left, bottom);
         shown.high.forEach((bytes, column) => {
@@ -58,8 +69,8 @@ function drawCurve({ pen, left, bottom, width, from, to, y }, line, look) {
         pen.fill();
         pen.globalAlpha = 1;
     }
-    pen.strokeStyle = look.line;
-    pen.lineWidth = look.wide;
+    pen.lineWidth = thick;
+    pen.setLineDash(look.dash || []);
     pen.beginPath();
     for (let column = 0; column < wide; column += 1) {
         const x = left + column + 0.5;
@@ -67,6 +78,7 @@ function drawCurve({ pen, left, bottom, width, from, to, y }, line, look) {
         pen.lineTo(x, y(shown.high[column]));
     }
     pen.stroke();
+    pen.setLineDash([]);
     return shown;
 }
 
@@ -112,13 +124,20 @@ function drawAxes({ pen, left, right, width, bottom, from, to, scale, x, y }) {
     }
 }
 
-/** A vertical line with a name at its top. A name that would cover one in `taken` is left out. */
-function drawFlag({ pen, top, right, bottom, from, to, x }, time, name, look, taken = []) {
+/** A vertical line with a shape at `place` or at its top, and a name above. A name that would cover one in `taken` is left out. */
+function drawFlag({ pen, top, right, bottom, from, to, x }, time, name, look, taken = [], place = top) {
     if (time < from || time > to) return;
     const at = Math.round(x(time)) + 0.5;
     pen.strokeStyle = colour(look.colour);
     pen.lineWidth = look.wide || 1;
-    line(pen, at, top, at, bottom, look.dash);
+    line(pen, at, look.shape && place === top ? top + 10 : top, at, bottom, look.dash);
+    if (look.shape) {
+        const shape = new Path2D();
+        shape.addPath(new Path2D(look.shape), new DOMMatrix([1, 0, 0, 1, at, place]));
+        [pen.fillStyle, pen.lineWidth] = [pen.strokeStyle, 2];
+        pen.fill(shape);
+        pen.stroke(shape);
+    }
     if (!name) return;
     const wide = pen.measureText(name).width;
     const isLeft = at + wide + 4 <= right;
@@ -126,6 +145,12 @@ function drawFlag({ pen, top, right, bottom, from, to, x }, time, name, look, ta
     if (taken.some(([other, last]) => start < last && end > other)) return;
     taken.push([start, end]);
     write(pen, name, at + (isLeft ? 3 : -3), top - 2, look.colour, isLeft ? "left" : "right", "bottom");
+}
+
+function dot(pen, x, y, wide) {
+    pen.beginPath();
+    pen.arc(x, y, wide, 0, 2 * Math.PI);
+    pen.fill();
 }
 
 /** A dot for each measurement, and a stem for what others had then; between two of them nothing is known. */
@@ -136,21 +161,25 @@ function drawMeasurements({ pen, from, to, x, y }, { used, reserved }) {
         pen.fillStyle = colour("others");
         pen.fillRect(x(time) - 2, top, 4, Math.max(0, y(levelAt(reserved, time)) - top));
         pen.fillStyle = colour("used");
-        pen.beginPath();
-        pen.arc(x(time), y(used.bytes[place]), 3, 0, 2 * Math.PI);
-        pen.fill();
+        dot(pen, x(time), top, 3);
     });
 }
 
-/** Draws the reserved and the live bytes. Returns the columns of the latter. */
-function drawLevels(view, device, wide) {
-    const { pen } = view;
-    drawCurve(view, device.reserved, { line: colour("reserved"), wide });
+/** Draws the reserved and the live bytes. Returns the columns of the latter. Dashes join what snapshots showed, dots. */
+function drawLevels(view, device, thick) {
+    const { pen, from, to, x, y } = view;
+    drawCurve(view, device.reserved, LOOKS.reserved, thick);
     pen.save();
     pen.beginPath();
     pen.rect(view.x(Math.max(view.from, device.live_from)), 0, view.left + view.width, view.bottom + 1);
     pen.clip();
-    const live = drawCurve(view, device.live, { line: colour("live"), fill: colour("live"), wide });
+    const { times, bytes } = device.live;
+    const live = drawCurve(view, device.live, device.joins_snapshots ? LOOKS.snapshots : LOOKS.live, thick);
+    const known = [];
+    for (let place = countUpTo(times, from - 1); place < times.length && times[place] <= to; place += 1)
+        if (times[place + 1] !== times[place]) known.push(place);
+    if (device.joins_snapshots && known.length * 8 < view.width)
+        for (const place of known) dot(pen, x(times[place]), y(bytes[place]), 1.5 * thick);
     pen.restore();
     return live;
 }
@@ -180,7 +209,7 @@ function drawMarks(view, taken) {
     for (const [first, ...more] of clusters.values()) {
         const text = first.text.slice(0, more.length > 0 ? 9 : 14) + (more.length > 0 ? ` +${count(more.length)}` : "");
         const ticked = more.length > 0 ? { ...view, bottom: view.top + 6 } : view;
-        drawFlag(ticked, first.time_ns, text, { colour: "mark", dash: [1, 3] }, taken);
+        drawFlag(ticked, first.time_ns, text, LOOKS.mark, taken);
     }
 }
 
@@ -271,11 +300,11 @@ function drawChart() {
     drawRanges(view);
     // What matters most gets its name first.
     const taken = [];
-    const flag = (time, name, look) => drawFlag(view, time, name, look, taken);
-    flag(at, "", { colour: "text" });
+    const flag = (time, name, look, place) => drawFlag(view, time, name, look, taken, place);
+    flag(at, "", LOOKS.moment);
     for (const failure of failuresOf(process).filter((one) => one.device === null || one.device === device.ordinal))
-        flag(failure.time_ns, failure.text, { colour: "bad", wide: 2 });
-    flag(device.peak_ns, "peak", { colour: "peak", dash: [4, 3] });
+        flag(failure.time_ns, failure.text, LOOKS.failure);
+    flag(device.peak_ns, "peak", LOOKS.peak, view.y(device.peak_bytes) - 11);
     drawMarks(view, taken);
     drawRoom(view, device);
     if (dragged && dragged.chart) shade(view, ...draggedRange(), "text", 0.12);
@@ -296,7 +325,7 @@ function drawOverview() {
     const box = [LEFT, 2, drawn.width - LEFT - 8, drawn.height - 4];
     const view = plane(pen, box, process.began, process.until, scale);
     drawLevels(view, device, 1);
-    for (const failure of failuresOf(process)) drawFlag(view, failure.time_ns, "", { colour: "bad", wide: 2 });
+    for (const failure of failuresOf(process)) drawFlag(view, failure.time_ns, "", LOOKS.failure);
     const [start, end] = dragged && !dragged.chart ? draggedRange() : [state.from, state.to];
     if (start > view.from) shade(view, view.from, start, "ground", 0.72);
     if (end < view.to) shade(view, end, view.to, "ground", 0.72);
@@ -318,6 +347,8 @@ function timeUnder(event) {
 for (const canvas of [chart, overview]) {
     canvas.addEventListener("pointerdown", (event) => {
         const time = timeUnder(event);
+        // Two fingers mark what is between them.
+        if (!event.isPrimary) return void (dragged && ([dragged.from, dragged.x] = [time, -Infinity]));
         dragged = { chart: canvas === chart, from: time, to: time, x: event.clientX };
         canvas.setPointerCapture(event.pointerId);
     });
@@ -327,21 +358,24 @@ for (const canvas of [chart, overview]) {
             return;
         }
         hideTip();
-        dragged.to = timeUnder(event);
+        dragged[event.isPrimary ? "to" : "from"] = timeUnder(event);
         drawChart();
         drawOverview();
     });
     canvas.addEventListener("pointerup", (event) => {
         if (!dragged) return;
-        if (Math.abs(event.clientX - dragged.x) < 4) selectMoment(dragged.from);
+        const isTap = Math.abs(event.clientX - dragged.x) < 4;
+        if (isTap) selectMoment(dragged.from);
         else selectRange(...draggedRange());
+        // A finger that taps reads, as a pointer that rests does.
+        if (isTap && canvas === chart && event.pointerType === "touch") showTip(dragged.from);
         dragged = null;
     });
     canvas.addEventListener("pointercancel", () => {
         dragged = null;
         changed();
     });
-    canvas.addEventListener("pointerleave", hideTip);
+    canvas.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hideTip());
     canvas.addEventListener("dblclick", back);
 }
 
@@ -379,6 +413,7 @@ chart.addEventListener("keydown", (event) => {
     showTip(state.at);
 });
 chart.addEventListener("blur", hideTip);
+document.addEventListener("pointerdown", (event) => event.target === chart || hideTip());
 document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.target.closest("#flame, input, select")) return;
     hideTip();
@@ -388,13 +423,16 @@ document.addEventListener("keydown", (event) => {
 });
 
 const KEYS =
-    "Point to read, drag to zoom, click to choose a moment; Escape or a double click goes back. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
+    (isTouch
+        ? "Tap to read and to choose a moment, drag sideways or put two fingers on the chart to zoom; two taps go back."
+        : "Point to read, drag to zoom, click to choose a moment; Escape or a double click goes back.") +
+    " Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
 
 body("timeline").append(
     make("div", { class: "plot" }, chart, hair, tip),
     overview,
     legendOfChart,
-    make("div", { class: "row folded" }, details("keys", "Pointer and keys", p("hint", KEYS))),
+    make("div", { class: "row folded" }, details("keys", isTouch ? "Fingers and keys" : "Pointer and keys", p("hint", KEYS))),
 );
 
 /** Whether the panels are of PyTorch's tensors. */
@@ -405,18 +443,32 @@ panel("timeline", () => {
     if (!device) return;
     drawChart();
     drawOverview();
-    const isLimited = Number.isFinite(device.room);
-    const outside = isLimited && device.room > scaleOf(device, highestOf(device, 100));
-    const limit = outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device";
+    const outside = Number.isFinite(device.room) && device.room > scaleOf(device, highestOf(device, 100));
+    // The samples are drawn as the chart is.
+    const level = (bytes) => ({ times: [0, 0.5], bytes });
+    const curveOf = (look, bytes) => (view) => drawCurve(view, level(bytes), look, 1.5);
+    const lineOf = (look) => (view) => drawFlag(view, 0.5, "", look);
+    const measured = (view) => drawMeasurements(view, { used: { times: [0.5], bytes: [0.7] }, reserved: level([0, 0]) });
+    const tensors = ofTorch(process) ? "live (tensors)" : "live";
+    const entries = [
+        device.joins_snapshots
+            ? [curveOf(LOOKS.snapshots, [0.4, 0.8]), `${tensors} at PyTorch's snapshots; between two of them it is not known`]
+            : [curveOf(LOOKS.live, [0.4, 0.8]), tensors],
+        [curveOf(LOOKS.reserved, [0.4, 0.8]), ofTorch(process) ? "reserved (segments)" : "reserved"],
+        device.used.times.length > 0 && [measured, "device in use when measured; the stem is what others have"],
+        [lineOf(LOOKS.peak), `peak ${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+        process.marks.length > 0 && [lineOf(LOOKS.mark), many(process.marks_in_all, "mark")],
+        failuresOf(process).length > 0 && [lineOf(LOOKS.failure), failureWords(process)],
+    ].filter((entry) => entry);
+    const samples = entries.map(() => make("canvas", { class: "sample", "aria-hidden": "true" }));
     legendOfChart.replaceChildren(
-        key("live", ofTorch(process) ? "live (tensors)" : "live"),
-        key("reserved", ofTorch(process) ? "reserved (segments)" : "reserved"),
-        device.used.times.length > 0 ? key("used", "device in use when measured; the stem is what others have") : "",
-        isLimited ? key("limit", limit) : "",
-        key("peak", `peak ${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
-        process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
-        failuresOf(process).length > 0 ? key("bad", failureWords(process)) : "",
+        ...entries.map(([, text], place) => make("li", {}, samples[place], text)),
+        outside ? make("li", {}, `limit or device: ${size(device.room)}, above the chart`) : "",
     );
+    entries.forEach(([draw], place) => {
+        const drawn = drawing(samples[place]);
+        if (drawn) draw(plane(drawn.pen, [1, 1, drawn.width - 2, drawn.height - 2], 0, 1, 1));
+    });
 });
 
 panel("selection", () => {
