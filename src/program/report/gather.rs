@@ -35,7 +35,11 @@ pub fn gather(
     if processes.is_empty() {
         return Err(unread);
     }
-    let against = against.map(|path| read(path, &detail, &mut interned)).transpose();
+    let unplayed = Detail {
+        most_played: 0,
+        ..detail
+    };
+    let against = against.map(|path| read(path, &unplayed, &mut interned)).transpose();
     let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
