@@ -29,9 +29,13 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         }
         match journals_in(path) {
             Ok(found) if found.is_empty() => {
+                let hint = match commands_below(path) {
+                    none if none.is_empty() => format!("; {WRITES}"),
+                    commands => format!(", but in folders below it:{commands}"),
+                };
                 let folder = shown(path);
                 problems.push(format!(
-                    "{folder}: no journals (.{EXTENSION} files) in this folder; {WRITES}"
+                    "{folder}: no journals (.{EXTENSION} files) in this folder{hint}"
                 ));
             }
             Ok(found) => journals.extend(found),
@@ -43,6 +47,18 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
     }
     journals
 }
+
+/// The command of this process for folders in `folder` that have journals, such as those of pods.
+fn commands_below(folder: &Path) -> String {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let below = entries_of(folder).into_iter().flatten().map(|entry| entry.path());
+    let has_some = |path: &PathBuf| !path.is_symlink() && journals_in(path).is_ok_and(|found| !found.is_empty());
+    let line = |path: PathBuf| format!("\n  vramshim {command} {}", shown(&path));
+    below.filter(has_some).take(MOST_NAMED).map(line).collect()
+}
+
+/// So many folders are named at most.
+const MOST_NAMED: usize = 8;
 
 const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
 
