@@ -166,7 +166,7 @@ fn a_neighbour_that_could_give_back_is_named_with_the_command() {
     let mut failing = Member::start(job().env("VRAMSHIM_DIR", holder.journals()));
     assert_eq!((failing.allocate(6 << 30), failing.allocate(MIB)), (2, 0));
     let jobs = support::inspect(&holder.journals());
-    let is_failing = |job: &&Value| job["pid"].to_string() == failing.pid();
+    let is_failing = |job: &&Value| job["pid"].number() == u64::from(failing.child.id());
     let path = jobs.iter().find(is_failing).expect("its journal")["path"].text();
     let why = vramshim_with(&["why", "--json"], [path]).json();
     let went_on = "the job went on; its last failed request: another process";
