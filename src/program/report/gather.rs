@@ -43,7 +43,11 @@ pub fn gather(
     let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
-        let full = Detail::each_of(2 * FIRST);
+        let most_played = Detail::each_of(FIRST).most_played;
+        let full = Detail {
+            most_played,
+            ..Detail::each_of(2 * FIRST)
+        };
         for (path, process) in processes.iter_mut().take(FIRST) {
             // A journal that was read a moment ago is kept as it was read, if it cannot be read again.
             if let Ok(again) = read(path, &full, &mut interned) {

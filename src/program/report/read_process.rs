@@ -56,7 +56,7 @@ impl Detail {
             groups: share(640, 8, 320),
             events: share(12_000, 24, 12_000),
             failures: share(800, 4, 200),
-            most_played: share(200_000, 50_000, 200_000) as u64,
+            most_played: share(200_000, 0, 200_000) as u64,
         }
     }
 }
