@@ -48,7 +48,7 @@ struct vramshim_stats {
     uint64_t largest_free_block; /* the largest contiguous part of free_inside; 0 in the totals of a single class.
                                     auto_growth can serve larger requests: it maps free memory side by side */
     uint64_t live;               /* number of live allocations */
-    uint64_t failures;           /* number of requests that failed */
+    uint64_t failures;           /* number of calls for memory that failed */
 };
 
 /* Returns the version of the library, for example "0.1.0". The string has static storage. */

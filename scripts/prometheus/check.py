@@ -64,8 +64,8 @@ def expected(jobs, device):
     for page in pages:
         runs = page["ended"] == "running"
         truth["Processes"][f"{instance} {'running' if runs else 'ended'}"] += 1
-        if page["failures"] and page["start_time_ns"] > int(since_ns):
-            truth["Failed requests by verdict"][page["why"]["verdict"]] += page["failures"]
+        if page["failed_calls"] and page["start_time_ns"] > int(since_ns):
+            truth["Failed requests by verdict"][page["why"]["verdict"]] += page["failed_calls"]
         if page["start_time_ns"] > int(since_ns) and page["ended"] == "without_exit":
             truth["Processes"][f"{instance} ended badly: killed"] += 1
         elif page["start_time_ns"] > int(since_ns) and page.get("exit_status"):

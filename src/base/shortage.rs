@@ -259,6 +259,8 @@ pub struct Shortage {
     pub largest_cached: u64,
     /// Those of the cached bytes that a framework keeps in private pools; 0 if none are known.
     pub private: u64,
+    /// Those of the cached bytes that lie in segments without a live block; `None` if that is not known.
+    pub unused: Option<u64>,
     pub allowance: Option<Allowance>,
     /// The limit is the layer's, which the library keeps too.
     pub inherited: bool,
@@ -280,7 +282,7 @@ impl Shortage {
         if let Some(parts) = &mut self.parts {
             parts.live = parts.live.saturating_add(std::mem::take(&mut parts.cached));
         }
-        (self.largest_cached, self.private, self.grown) = (0, 0, 0);
+        (self.largest_cached, self.private, self.unused, self.grown) = (0, 0, None, 0);
     }
 
     pub fn verdict(&self) -> Verdict {

@@ -35,9 +35,13 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         }
         match journals_in(path) {
             Ok(found) if found.is_empty() => {
+                let hint = match commands_below(path) {
+                    none if none.is_empty() => format!("; {WRITES}"),
+                    commands => format!(", but in folders below it:{commands}"),
+                };
                 let folder = shown(path);
                 problems.push(format!(
-                    "{folder}: no journals (.{EXTENSION} files) in this folder; {WRITES}"
+                    "{folder}: no journals (.{EXTENSION} files) in this folder{hint}"
                 ));
             }
             Ok(found) => journals.extend(found),
@@ -61,7 +65,9 @@ fn take_in(path: &Path, others: &BTreeSet<PathBuf>) -> Result<(), String> {
     let stem = path.with_extension("");
     if let Some(other) = others.iter().find(|other| other.with_extension("") == stem) {
         let (name, other) = (shown(path), shown(other));
-        return Err(format!("{name}: what lies beside it may belong to {other}: give them one after the other"));
+        return Err(format!(
+            "{name}: what lies beside it may belong to {other}: give them one after the other"
+        ));
     }
     let cannot = |problem: io::Error| format!("{}: no place to make a journal of it: {problem}", shown(path));
     let folder = tempfile::tempdir().map_err(cannot)?;
@@ -72,6 +78,23 @@ fn take_in(path: &Path, others: &BTreeSet<PathBuf>) -> Result<(), String> {
     stands_for(path, &journal);
     Ok(())
 }
+
+/// The command of this process for folders in `folder` that have journals, such as those of pods.
+fn commands_below(folder: &Path) -> String {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let below = entries_of(folder)
+        .into_iter()
+        .flatten()
+        .take(MOST_SEEN)
+        .map(|entry| entry.path());
+    let has_some = |path: &PathBuf| !path.is_symlink() && journals_in(path).is_ok_and(|found| !found.is_empty());
+    let line = |path: PathBuf| format!("\n  vramshim {command} {}", shown(&path));
+    below.filter(has_some).take(MOST_NAMED).map(line).collect()
+}
+
+/// So many folders are looked at, and named, at most.
+const MOST_SEEN: usize = 1000;
+const MOST_NAMED: usize = 8;
 
 const WRITES: &str = "a process writes one once it uses CUDA, and a job without CUDA leaves none";
 

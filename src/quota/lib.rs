@@ -32,6 +32,7 @@ use base::cuda::MAX_DEVICES;
 use base::identity;
 use base::named;
 use base::sync::lock;
+use base::units::size;
 use base::uuid::uuid_text;
 
 named! {
@@ -127,7 +128,14 @@ impl DeviceQuota {
             }
         };
         if scope == Scope::Group {
-            account.limit.store(limit.unwrap_or(0), Ordering::SeqCst);
+            let own = limit.unwrap_or(0);
+            let before = account.limit.swap(own, Ordering::SeqCst);
+            if own > 0 && before > 0 && own != before && account.used() > 0 {
+                let [own, before] = [own, before].map(size);
+                base::say::warn!(
+                    "the limit of this process is {own}, and another member of its group brought {before}"
+                );
+            }
         }
         DeviceQuota {
             uuid: device.uuid,

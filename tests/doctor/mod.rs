@@ -190,6 +190,9 @@ fn the_order_of_library_and_layer_is_reported() {
             // It takes cuMemAlloc, too.
             false => report.has("order", "problem", "stands before the library"),
         };
+        order.reverse();
+        let advised = |found: &&Value| found["advice"].text().contains(&order.join(":"));
+        assert!(report.all("order").iter().all(advised));
     }
 }
 

@@ -51,7 +51,11 @@ fn a_trace_is_read_as_the_journal_that_import_makes_of_it() {
         let journal = apart.join(trace.with_extension("vraj").file_name().unwrap());
         import_as(&trace, &journal).ok();
         std::fs::write(trace.with_extension("tensors"), "not this trace's").unwrap();
-        for arguments in [&["why", "--json"][..], &["inspect", "--json", "--top", "stack"], &["report", "--json"]] {
+        for arguments in [
+            &["why", "--json"][..],
+            &["inspect", "--json", "--top", "stack"],
+            &["report", "--json"],
+        ] {
             let [read, imported] = [&trace, &journal].map(|path| {
                 let mut command = Command::new(support::program());
                 command.env("TMPDIR", &temporary).args(arguments).arg(path);

@@ -179,7 +179,7 @@ fn a_batch_size_is_found() {
         assert!(failed > 0, "{strategy}: no failure was recorded");
         let finished = found("allocator");
         assert_is_allocator(&finished);
-        assert!(finished.inspect()["failures"].number() > 0, "{strategy}");
+        assert!(finished.inspect()["failed_calls"].number() > 0, "{strategy}");
     }
 }
 

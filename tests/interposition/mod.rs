@@ -30,7 +30,7 @@ fn agreed(finished: Finished, strategy: Strategy, checkpoints: usize) -> Finishe
 fn a_free_that_the_next_layer_refuses_frees_nothing() {
     let job = scene("refused", PASSTHROUGH).env("SIMGPU_FAULTS", "cuMemFree:1=999");
     let told = agreed(job.run(), PASSTHROUGH, 3).inspect();
-    assert_fields(&told, json!({"failures": 1, "anomalies": 0}), "");
+    assert_fields(&told, json!({"failed_calls": 1, "anomalies": 0}), "");
 }
 
 /// The hooked functions of the driver, from the list of exported symbols.
@@ -82,7 +82,7 @@ fn two_runtimes_in_one_process_each_get_their_own_calls() {
         let expected = ["version 12", "version 13", "errors 2 0", "errors 2 2"];
         assert!(told.eq(expected), "{}", finished.stdout);
         let job = finished.inspect();
-        assert_eq!(job["failures"], 2);
+        assert_eq!(job["failed_calls"], 2);
         let names = job["apis"].list().iter().map(|api| api["api"].text());
         assert!(names.eq(["cuMemAlloc", "cudaMalloc", "cudaFree"]), "{job:#}");
     }

@@ -103,7 +103,7 @@ fn inspect_in_json_tells_everything() {
     let level = |current: u64, peak: u64| json!({ "current": current << 20, "peak": peak << 20 });
     let expected = json!({
         "pid": 73, "job": "llm", "command": "python train.py", "ended": "exit", "exit_status": 0,
-        "events": 7, "events_lost": 0, "unfinished": 0, "failures": 1, "anomalies": 0,
+        "events": 7, "events_lost": 0, "unfinished": 0, "failed_calls": 1, "anomalies": 0,
         "devices": [{
             "uuid": "GPU-abababab-abab-abab-abab-abababababab", "total_memory": 80u64 << 30,
             "requested": level(1, 6), "reserved": level(4, 8), "utilisation": 0.75,
@@ -137,6 +137,11 @@ fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
     let empty = inspect(&[], folder.path());
     assert_eq!(empty.code, Some(1));
     assert_says(&empty.said, "no journals");
+    let pod = folder.path().join("pod");
+    std::fs::create_dir(&pod).unwrap();
+    write_journal(&pod, "inner");
+    let above = inspect(&[], folder.path());
+    assert_says(&above.said, &format!("  vramshim inspect {}", pod.display()));
 
     write_journal(folder.path(), "good");
     std::fs::write(folder.path().join("bad.vraj"), "nothing of the kind").unwrap();

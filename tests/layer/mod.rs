@@ -131,7 +131,7 @@ fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {
         for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
             let (said, job) = mixed(form, IN_ONE_PIECE, strategy, seed);
             assert_eq!(said, "served", "{form:?} {} {seed}", strategy.name);
-            assert_eq!(job["failures"], 0, "{form:?} {} {seed}", strategy.name);
+            assert_eq!(job["failed_calls"], 0, "{form:?} {} {seed}", strategy.name);
         }
     }
 }

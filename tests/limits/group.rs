@@ -54,6 +54,21 @@ fn a_refusal_is_recorded_with_the_figures_that_it_was_made_with() {
     assert!(refused >= REFUSED, "{refused} of {REFUSED} requests were refused");
 }
 
+/// Each member keeps the limit that it brings, and is told if another member brought another one.
+#[test]
+fn a_member_that_brings_another_limit_is_told() {
+    let host = Host::new("24GiB");
+    let mut first = Member::start(host.member("16GiB"));
+    assert_eq!(first.allocate(GIB), 0);
+    for (limit, is_said) in [("16GiB", false), ("8GiB", true)] {
+        let mut other = Member::start(host.member(limit));
+        assert_eq!(other.allocate(GIB), 0);
+        let said = other.end();
+        let words = "is 8.00 GiB, and another member of its group brought 16.0 GiB";
+        assert_eq!(said.contains(words), is_said, "{said}");
+    }
+}
+
 #[test]
 fn accounts_without_a_limit_are_remarked_on() {
     for (arguments, is_said) in [(&[][..], true), (&["--limit", "1GiB"], false), (&["--quiet"], false)] {

@@ -48,7 +48,7 @@ fn every_kind_of_memory_counts_and_the_answers_agree() {
         assert!(compared > 4, "{context}: {compared} answers");
         let (job, last) = (finished.inspect(), support::checkpoints(&lines).pop().unwrap());
         assert_journal_agrees(&job, last, context);
-        assert_eq!(job["failures"], 0, "{context}");
+        assert_eq!(job["failed_calls"], 0, "{context}");
     }
 }
 
@@ -122,7 +122,7 @@ fn a_reached_limit_leaves_the_account_right() {
         assert_fields(&job, json!({"anomalies": 0, "events_lost": 0}), strategy.name);
         assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
         // The limit was reached.
-        assert!(job["failures"].number() > 10, "{strategy:?}");
+        assert!(job["failed_calls"].number() > 10, "{strategy:?}");
     }
 }
 

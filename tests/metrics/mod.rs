@@ -51,7 +51,7 @@ fn assert_like_the_ledger(text: &Text, folder: &Path, context: &str) {
         let failures = text.sum("vramshim_allocation_failures_total", &labels);
         assert_eq!(
             failures,
-            device["failures"].number() as f64,
+            device["failed_calls"].number() as f64,
             "{context}: device {number}"
         );
     }

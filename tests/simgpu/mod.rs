@@ -78,7 +78,7 @@ fn a_request_that_fits_into_no_number_is_recorded_as_it_failed() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let job = Job::new(&path).sim("1GiB", 2).args(["pitched"]);
         let job = job.strategy(strategy).run().ok().inspect();
-        let wanted = json!({"damaged": 0, "failures": 1, "live": []});
+        let wanted = json!({"damaged": 0, "failed_calls": 1, "live": []});
         assert_fields(&job, wanted, strategy.name);
         assert_eq!(job["failed"][0]["last_size"], u64::MAX, "{strategy:?}");
     }

@@ -235,7 +235,10 @@ fn a_child_of_a_job_leaves_its_parents_journal_alone() {
         let (parent, child) = (&jobs[0], &jobs[1]);
         assert_eq!(child["parent_pid"], parent["pid"]);
         assert_eq!((&parent["exit_status"], &child["exit_status"]), (&4.into(), &3.into()));
-        assert_eq!((&parent["failures"], &child["failures"]), (&0.into(), &1.into()));
+        assert_eq!(
+            (&parent["failed_calls"], &child["failed_calls"]),
+            (&0.into(), &1.into())
+        );
         assert_eq!(parent["devices"][0]["requested"]["current"], 8292);
         assert_eq!(parent["anomalies"], 0);
     }

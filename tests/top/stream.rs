@@ -87,7 +87,7 @@ fn each_line_is_the_state_and_what_happened_since_the_line_before() {
     let page = stream.until("the new figures", |page| {
         page["processes"][0]["devices"][0]["requested"] == answer.stats[0]["requested"]
     });
-    assert_eq!(page["processes"][0]["devices"][0]["failures"], 1);
+    assert_eq!(page["processes"][0]["devices"][0]["failed_calls"], 1);
     job.kill();
     stream.until("the end", |page| page["processes"] == json!([]));
 }

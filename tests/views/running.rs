@@ -154,3 +154,30 @@ fn a_dump_says_that_no_snapshot_was_had() {
     );
     assert!(!dump(now_us() + 5_000_000).contains("snapshot"));
 }
+
+/// What another process keeps free in its pool goes back by a trim. A failure that the job survived does not read like a death.
+#[test]
+fn a_neighbour_that_could_give_back_is_named_with_the_command() {
+    let host = Host::new("8GiB");
+    let job = || host.job().strategy(support::AUTO_GROWTH).env("VRAMSHIM_CONTROL", "1");
+    let mut holder = Member::start(job());
+    assert_eq!(holder.allocate(5 << 30), 0);
+    assert_eq!(holder.ask("f 0"), "0");
+    let mut failing = Member::start(job().env("VRAMSHIM_DIR", holder.journals()));
+    assert_eq!((failing.allocate(6 << 30), failing.allocate(MIB)), (2, 0));
+    let jobs = support::inspect(&holder.journals());
+    let is_failing = |job: &&Value| job["pid"].number() == u64::from(failing.child.id());
+    let path = jobs.iter().find(is_failing).expect("its journal")["path"].text();
+    let why = vramshim_with(&["why", "--json"], [path]).json();
+    let went_on = "the job went on; its last failed request: another process";
+    assert_says(why["why"]["text"].text(), went_on);
+    let (next, pid) = (why["next"][0].text(), holder.pid());
+    assert_says(
+        next,
+        &format!("5.00 GiB of it lie free now and go back by vramshim ctl {pid} trim --device 0"),
+    );
+    let report = vramshim_with(&["report", "--json"], [path]).json();
+    let verdict = &report["processes"][0]["verdict"];
+    assert_eq!(verdict["next"], why["steps"]);
+    assert!(verdict["explanation"].text().starts_with(went_on), "{verdict}");
+}

@@ -134,21 +134,25 @@ impl Shortage {
                 format!("a free block of {block} lies in the cache, but {why}, or it belongs to another pool")
             }
             Verdict::Unusable => {
-                let suffices = parts.cached >= self.requested;
-                let together = format!(" together with the {free} that the {} has free", parts.whose());
-                let suffice = match self.of_cache {
-                    true => "they may suffice: what the framework asked for is not known".to_owned(),
-                    false => format!("they suffice{}", if suffices { "" } else { &together }),
+                let largest = match self.largest_cached >= parts.cached {
+                    true => "in one block, which is too short".to_owned(),
+                    false => format!("the largest block {block}"),
                 };
-                if self.largest_cached >= parts.cached {
-                    format!(
-                        "{cached} lie free in the cache, in one block, which is too short. Given back, {suffice}. Memory \
-                         goes back only in the pieces that it came in, so most likely a part of this piece is live"
-                    )
-                } else {
-                    let given_back = if suffices { "In one piece, or given" } else { "Given" };
-                    format!("{cached} lie free in the cache, the largest block {block}. {given_back} back, {suffice}")
-                }
+                let back = match self.unused {
+                    None => String::new(),
+                    Some(0) => ". A live block lies in each of its segments, so none of them can go back".to_owned(),
+                    Some(unused) => {
+                        let suffice = match self.short_of().is_some_and(|short| unused < short) {
+                            true => ": too little for this request",
+                            false if self.of_cache => " and may suffice: what the framework asked for is not known",
+                            false if unused >= self.requested => " and suffice",
+                            false => " and suffice together with what is free",
+                        };
+                        let unused = size(unused);
+                        format!(". {unused} of it lie in segments without a live block, which can go back{suffice}")
+                    }
+                };
+                format!("{cached} lie free in the cache, {largest}{back}")
             }
             Verdict::OtherProcesses => {
                 let (others, behind) = (size(parts.others.unwrap_or(0)), self.behind_layer());

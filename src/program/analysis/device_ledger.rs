@@ -134,7 +134,7 @@ pub struct DeviceLedger {
     parts: BTreeMap<u64, (u64, u64)>,
     /// How low the live bytes fall again and again.
     pub floors: Floors,
-    pub failures: u64,
+    pub failed_calls: u64,
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
     pub(super) pools: BTreeMap<u8, (u64, u64)>,

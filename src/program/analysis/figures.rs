@@ -184,6 +184,7 @@ impl DeviceFigures {
             largest_cached: 0,
             in_segments: linear.map_or(0, |linear| positive(linear.reserved - linear.allocated)),
             private: 0,
+            unused: None,
             unserved: 0,
             growth: self.floors.growth(),
         };

@@ -25,7 +25,7 @@ use super::surges::Surges;
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ApiTotals {
     pub calls: u64,
-    pub failures: u64,
+    pub failed_calls: u64,
     /// Bytes requested or freed by calls that succeeded.
     pub bytes: u64,
 }
@@ -315,8 +315,8 @@ impl Ledger {
         let number = record.api.number();
         let api = self.apis.entry(number).or_default();
         api.calls += 1;
-        api.failures += 1;
-        self.device(device).failures += 1;
+        api.failed_calls += 1;
+        self.device(device).failed_calls += 1;
         let failure = self.failures.entry((number, result)).or_default();
         failure.count += 1;
         failure.by_limit += u64::from(over_limit);

@@ -41,6 +41,8 @@ pub struct Around {
     /// Free bytes in the policies' segments and in those of a framework's cache, and how much of them is in private pools.
     pub in_segments: u64,
     pub private: u64,
+    /// Of the free bytes those in segments without a block; `None` if that is not known.
+    pub unused: Option<u64>,
     /// Bytes that no allocation strategy serves.
     pub unserved: u64,
     /// What grew steadily up to now: tensors if PyTorch recorded them, or else what is live.
@@ -56,6 +58,7 @@ impl Around {
             largest_cached: ledger.free().largest,
             in_segments: ledger.free_bytes(),
             private: ledger.private_bytes(),
+            unused: Some(ledger.space.unused() + ledger.framework.unused()),
             unserved: ledger.unserved(),
             growth: ledger.floors.growth(),
         };
@@ -402,6 +405,10 @@ impl Scene {
             parts,
             largest_cached: around.largest_cached,
             private: around.private,
+            // The driver's pools have no segments.
+            unused: around
+                .unused
+                .filter(|_| parts.is_some_and(|parts| parts.cached <= around.in_segments)),
             allowance: evidence.allowance,
             grown: around.growth.map_or(0, |growth| growth.bytes),
             ..Shortage::default()

@@ -36,6 +36,16 @@ impl Space {
         largest
     }
 
+    /// The bytes of segments in which no block lies. Only these can be given back whole.
+    pub fn unused(&self) -> u64 {
+        let is_unused = |&(start, end): &(u64, u64)| self.blocks.overlapping(start, end).next().is_none();
+        self.segments
+            .iter()
+            .filter(is_unused)
+            .map(|(start, end)| end - start)
+            .sum()
+    }
+
     /// The number of segments. A segment whose middle was given back counts as two.
     pub fn segments(&self) -> usize {
         self.segments.len()

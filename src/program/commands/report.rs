@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use clap::Args;
 
-use super::replay::for_report;
-use super::why::next_steps;
 use crate::analysis::job::LoadError;
 use crate::escaped;
 use crate::failure::Failure;
@@ -109,33 +107,14 @@ impl Report {
     }
 }
 
-/// So many events are read once more for the next steps, and their requests played, so that a page does not take long. `why` and
-/// `replay` take any number.
-const MOST_PLAYED: u64 = 200_000;
-
 /// Reads the journals, with a progress bar if that takes a while.
 fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<LoadError>> {
     let bar = progress::reading(0, "");
-    let report = report::gather(journals, against, |path, done, all| {
+    report::gather(journals, against, |path, done, all| {
         bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
         bar.set_length(all);
         bar.set_position(done);
-    });
-    let mut report = report?;
-    let mut left = MOST_PLAYED;
-    for process in &mut report.processes {
-        let events = process.events.in_all;
-        if let Some(device) = process.device.filter(|_| events <= left) {
-            left -= events;
-            bar.set_message("playing the requests through the strategies");
-            process.replay = for_report(&process.journal, device);
-            let next = process.failed_ns.and_then(|_| next_steps(&process.journal));
-            if let Some(next) = next {
-                process.about["verdict"]["next"] = next;
-            }
-        }
-    }
-    Ok(report)
+    })
 }
 
 /// Writes the page beside its place first, so that no half of a page is ever there.

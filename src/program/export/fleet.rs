@@ -210,7 +210,8 @@ impl Process {
         ));
         let file = format!("{}-{}-{}", folder_name(&header.host), header.pid, header.wall_start_ns);
         // A device where the job neither had nor asked for memory has no row.
-        let used = |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failures > 0 || ledger.all.reserved.peak > 0;
+        let used =
+            |ledger: &&DeviceLedger| ledger.all.count > 0 || ledger.failed_calls > 0 || ledger.all.reserved.peak > 0;
         let devices = self.job.devices().into_iter();
         let rows = devices.filter_map(|(number, _, ledger)| Some(self.device_row(number, ledger.filter(used)?)));
         let rows: Vec<Vec<Value>> = rows.collect();
@@ -276,7 +277,7 @@ impl Process {
             all.allocated.peak.into(),
             all.reserved.peak.into(),
             all.count.into(),
-            ledger.failures.into(),
+            ledger.failed_calls.into(),
             job.lost.into(),
         ]);
         row

@@ -1,4 +1,4 @@
-//! The page of one job in `inspect`: header, devices, and the first entries of each list (APIs, failures).
+//! The page of one job in `inspect`: header, devices, and the first entries of each list (APIs, failed calls).
 
 use journal::reader::Header;
 
@@ -125,8 +125,8 @@ fn apis(page: &mut Page, ledger: &Ledger, top: usize) {
     let mut apis: Vec<_> = ledger.apis.iter().collect();
     apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
     let rows = apis.iter().map(|(api, totals)| {
-        let [calls, failures] = [totals.calls, totals.failures].map(count);
-        vec![api_name(**api), calls, failures, size(totals.bytes)]
+        let [calls, failed] = [totals.calls, totals.failed_calls].map(count);
+        vec![api_name(**api), calls, failed, size(totals.bytes)]
     });
     list(page, "By API", "api|>calls|>failed|>bytes", rows, top);
 }
@@ -146,7 +146,7 @@ fn failures(page: &mut Page, ledger: &Ledger, top: usize) {
         ]
     });
     let titles = "api|result|>count|>by limit|>by guard|>last size|>last at";
-    list(page, "Failures", titles, rows, top);
+    list(page, "Failed calls", titles, rows, top);
 }
 
 /// A table of the first rows under a heading, which says how many there are in all. Nothing without rows.

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod format;
+pub mod holders_and_next;
 pub mod host_memory;
 pub mod job_page;
 pub mod next_step;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base::cuda::DriverError;
 use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
-use journal::reader::{Header, State, TensorFile};
+use journal::reader::{Device, Header, State, TensorFile};
 use serde::Serialize;
 
 use super::format::{amount, count, printable, shown, size};
@@ -15,7 +15,8 @@ use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Finding, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
-use crate::analysis::siblings::sibling;
+use crate::analysis::scene::Scene;
+use crate::analysis::siblings::neighbour;
 
 /// The strategy that serves a request from memory in several pieces.
 const AUTO_GROWTH: &str = "auto_growth";
@@ -264,6 +265,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::Growth => vec![name_growers(job)],
         Verdict::OtherProcesses => vec![others_hold(
             job,
+            failure.scene,
             others.collect(),
             lacking.unwrap_or(shortage.requested),
             ["this device", "give this job another device that has room"],
@@ -305,7 +307,8 @@ fn with_room(job: &Job, failure: &Failure) -> String {
 
 /// Who else holds the device or the limit (`what`), and which of them would have to end, the largest first, for the `lacking`
 /// bytes.
-fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, or]: [&str; 2]) -> String {
+fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u64, words: [&str; 2]) -> String {
+    let [what, or] = words;
     others.sort_by_key(|process| Reverse(process.bytes));
     let bytes = |process: &ProcessBytes| process.bytes.map_or("an unknown number of bytes".to_owned(), size);
     let name = |process: &ProcessBytes| match process.pid {
@@ -317,16 +320,23 @@ fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, o
             .to_owned();
     };
     let (held, all) = (bytes(largest), others.len());
-    if let Some(header) = sibling(job, largest.pid) {
-        let largest = of_this_job(largest, &header);
+    let beside = neighbour(job, largest.pid);
+    let trim = beside
+        .iter()
+        .filter_map(|beside| trim(job, at, beside))
+        .collect::<String>();
+    if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
+        let largest = of_this_job(largest, &beside.header);
         return format!(
-            "{largest} and holds {held} of {what}. Let each of {} hold less, or {or}",
+            "{largest} and holds {held} of {what}{trim}. Let each of {} hold less, or {or}",
             all + 1
         );
     }
     if all == 1 || largest.bytes >= Some(lacking) {
         let largest = name(largest);
-        return format!("Find out whose process {largest} is, which holds {held} of {what}. End that process, or {or}");
+        return format!(
+            "Find out whose process {largest} is, which holds {held} of {what}{trim}. End that process, or {or}"
+        );
     }
     let named = others.iter().take(MOST_NAMED);
     let named: Vec<String> = named.map(|one| format!("{} with {}", name(one), bytes(one))).collect();
@@ -349,6 +359,17 @@ fn others_hold(job: &Job, mut others: Vec<&ProcessBytes>, lacking: u64, [what, o
     )
 }
 
+/// How another process gives back what its pools hold in segments without a live block, if it runs and holds any.
+fn trim(job: &Job, scene: &Scene, other: &Job) -> Option<String> {
+    let uuid = job.header.device(scene.device)?.uuid;
+    let is_it = |entry: &Device| entry.uuid == uuid && other.state == State::Running;
+    let mut devices = other.devices().into_iter();
+    let (device, _, ledger) = devices.find(|(_, entry, _)| entry.is_some_and(is_it))?;
+    let (pid, unused) = (other.header.pid, ledger?.space.unused());
+    let go_back = format!("go back by vramshim ctl {pid} trim --device {device}");
+    (unused > 0).then(|| format!("; {} of it lie free now and {go_back}", size(unused)))
+}
+
 /// What helps against a limit: if other members of its group hold the most, they are named.
 fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let shortage = &failure.shortage;
@@ -365,7 +386,8 @@ fn raise_or_share(job: &Job, failure: &Failure) -> String {
     let is_for_members = shortage.requested <= allowance.room().saturating_add(allowance.of_members());
     if allowance.group && is_for_members && !members.is_empty() {
         let missing = allowance.missing(shortage.requested);
-        return others_hold(job, members, missing, ["the group's limit", "raise the limit"]);
+        let words = ["the group's limit", "raise the limit"];
+        return others_hold(job, failure.scene, members, missing, words);
     }
     match allowance.missing(shortage.requested) {
         _ if allowance.limit == 0 => {

@@ -31,14 +31,16 @@ const LONG_FILE_BYTES: u64 = 8 << 20;
 /// Shows that these files are being read, until the returned bar is dropped. `None` if that is quick.
 pub fn reading_files(paths: impl IntoIterator<Item = impl AsRef<Path>>, what: &str) -> Option<ProgressBar> {
     let lengths = paths.into_iter().filter_map(|path| std::fs::metadata(path).ok());
-    (lengths.map(|found| found.len()).sum::<u64>() >= LONG_FILE_BYTES).then(|| {
-        // Hidden unless standard error is a terminal.
-        let spinner = ProgressBar::new_spinner()
-            .with_finish(ProgressFinish::AndClear)
-            .with_message(format!("reading {what}"));
-        spinner.enable_steady_tick(Duration::from_millis(100));
-        spinner
-    })
+    (lengths.map(|found| found.len()).sum::<u64>() >= LONG_FILE_BYTES).then(|| spinner(format!("reading {what}")))
+}
+
+/// Shows that something is going on, until it is dropped. Hidden unless standard error is a terminal.
+pub fn spinner(message: String) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner()
+        .with_finish(ProgressFinish::AndClear)
+        .with_message(message);
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
 }
 
 /// For work of a known duration. Its position is in milliseconds.

@@ -95,6 +95,17 @@ fn sentences(job: &Job) -> Vec<Line> {
         (None, None) => Some("not for lack of device memory"),
         (None, Some(_)) => None,
     };
+    // A verdict alone sounds as if the job had died.
+    let lived = match (&finding.failure, job.state) {
+        _ if finding.fatal || job.is_imported() => None,
+        (_, State::Exited(0)) if job.header.knows_end() => Some("the job recovered and ended well"),
+        (Some(failure), State::Running | State::Dumped) if failure.scene.went_on > 0 => Some("the job went on"),
+        _ => None,
+    };
+    let verdict = lines.iter_mut().find(|line| matches!(line, Line::Explanation(_)));
+    if let (Some(lived), Some(Line::Explanation(why))) = (lived, verdict) {
+        *why = format!("{lived}; its last failed request: {why}");
+    }
     let end = match job.state {
         State::Killed => Some("Ended without exit: killed or crashed, by a signal that is not known".to_owned()),
         State::Exited(status) if status != 0 && failed_before.is_some() && job.header.knows_end() => {
@@ -102,13 +113,7 @@ fn sentences(job: &Job) -> Vec<Line> {
         }
         _ => None,
     };
-    if job.state == State::Exited(0)
-        && job.header.knows_end()
-        && (failed_before.is_some() || finding.refused_by_torch.is_some())
-    {
-        let well = "Ended well: the job recovered from its last failed request, which is explained below";
-        lines.insert(0, Line::Other(well.to_owned()));
-    } else if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
+    if let (Some(end), Some(not_for_lack)) = (end, not_for_lack)
         && !finding.fatal
     {
         lines.insert(0, Line::Other(format!("{end}; {not_for_lack}")));

@@ -1,6 +1,10 @@
 //! The requests of a trace, and what serves them.
 
+use std::ffi::OsString;
+
 use base::cuda::DriverError;
+use config::Config;
+use policy::Settings;
 
 /// How the job asked for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +143,16 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// The settings that the job ran with.
+    pub fn settings(&self) -> Settings {
+        let lookup = |name: &str| {
+            let found = self.environment.iter().find(|(known, _)| known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        // Errors are ignored: if a value cannot be used, the job also ran with the default.
+        Config::read(lookup).0.settings
+    }
+
     /// Whether requests for linear memory are missing, besides those that would have followed the last, which failed.
     pub fn is_partial(&self) -> bool {
         self.doubts.is_partial || self.unmatched > 0

@@ -2,7 +2,6 @@
 //! journal began. Lists of many numbers are differences (`columns`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -63,12 +62,8 @@ pub struct Process {
     pub events: Events,
     /// The segments at the last failure, if their free memory would have sufficed.
     pub space: Option<serde_json::Value>,
-    /// The journal, and the device whose requests are worth a replay: that of the failure, or else the one with most live bytes.
-    #[serde(skip)]
-    pub journal: PathBuf,
-    #[serde(skip)]
-    pub device: Option<i16>,
-    /// What each strategy would have needed; `None` if the requests were not played.
+    /// What each strategy would have needed on the device of the failure, or else on the one with most live bytes; `None` if the
+    /// requests were not played.
     pub replay: Option<Replay>,
 }
 

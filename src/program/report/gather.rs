@@ -35,11 +35,19 @@ pub fn gather(
     if processes.is_empty() {
         return Err(unread);
     }
-    let against = against.map(|path| read(path, &detail, &mut interned)).transpose();
+    let unplayed = Detail {
+        most_played: 0,
+        ..detail
+    };
+    let against = against.map(|path| read(path, &unplayed, &mut interned)).transpose();
     let against = against.map_err(|error| vec![error])?.map(Box::new);
     let first_because = order(&mut processes);
     if processes.len() > FIRST {
-        let full = Detail::each_of(2 * FIRST);
+        let most_played = Detail::each_of(FIRST).most_played;
+        let full = Detail {
+            most_played,
+            ..Detail::each_of(2 * FIRST)
+        };
         for (path, process) in processes.iter_mut().take(FIRST) {
             // A journal that was read a moment ago is kept as it was read, if it cannot be read again.
             if let Ok(again) = read(path, &full, &mut interned) {

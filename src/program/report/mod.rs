@@ -14,7 +14,8 @@ mod interned;
 mod ranges;
 mod read_process;
 mod space;
+mod strategies;
 
-pub use data::{Played, Replay, Report};
+pub use data::Report;
 pub use gather::gather;
 pub use html::{is_report, write};

@@ -14,12 +14,13 @@ use super::data::{Failure, Holdings, Mark, Named, Process};
 use super::events::{Choice, Levels};
 use super::interned::Interned;
 use super::ranges::Ranges;
-use super::{groups, space};
+use super::{groups, space, strategies};
 use crate::analysis::finding::Verdict;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
+use crate::analysis::live_set::Catcher;
 use crate::analysis::names::{api_name, device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
@@ -28,6 +29,7 @@ use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensor_records::Tensors;
 use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
 use crate::render::answer::Answer;
+use crate::render::holders_and_next::{self, MOMENTS, requests};
 use crate::render::{format, host_memory};
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
@@ -40,6 +42,8 @@ pub struct Detail {
     /// Records in the list of events.
     pub events: usize,
     pub failures: usize,
+    /// A journal with more events is not played: that takes long. `why` and `replay` do it.
+    pub most_played: u64,
 }
 
 impl Detail {
@@ -52,6 +56,7 @@ impl Detail {
             groups: share(640, 8, 320),
             events: share(12_000, 24, 12_000),
             failures: share(800, 4, 200),
+            most_played: share(200_000, 0, 200_000) as u64,
         }
     }
 }
@@ -119,8 +124,22 @@ pub fn read(
         uses: Uses::default(),
         first_ns: None,
     };
-    let mut job = Job::load_with(&journal, &mut [&mut first], |done, _| progress(done, size * 2))?;
-    drop(job.ledger.take_live());
+    let mut catcher = Catcher::new(&MOMENTS);
+    let mut observers: [&mut dyn Observer; 2] = [&mut first, &mut catcher];
+    let mut job = Job::load_with(&journal, &mut observers, |done, _| progress(done, size * 2))?;
+    let set = holders_and_next::set_of(&mut job, catcher);
+    let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
+    let peaks = devices.filter_map(|(&device, timeline)| Some((timeline.live.peak()?.bytes, device)));
+    let highest = peaks.max();
+    let failed_on = job.finding().failure.map(|failure| failure.scene.device);
+    let device = failed_on.or(highest.map(|(_, device)| device));
+    let requests = (job.ledger.events <= detail.most_played).then(|| requests(path, device));
+    let answer = holders_and_next::answer(&job, set, 0, requests.as_ref());
+    let trace = requests.as_ref().and_then(|requests| requests.as_ref());
+    let replay = trace
+        .zip(device)
+        .and_then(|(trace, device)| strategies::played(trace, device));
+    drop(requests);
     let named = named(&first, detail, |number| labels.mark(number));
     let moments = steps(&first, &job, detail).chain(named.iter().map(|(at, _)| *at));
     let mut holdings = holdings::Holdings::new(moments.collect());
@@ -152,7 +171,6 @@ pub fn read(
     let mut named: Vec<Named> = placed.chain(end).collect();
     named.sort_by_key(|named| named.moment);
     let groups = groups::select(series, &at, &named, detail.groups, &mut stack);
-    let answer = Answer::in_short(&job);
     let verdict = shown_verdict(&answer, &mut stack);
     let marks = first.marks.list.iter().map(|&(time_ns, number, kind)| Mark {
         time_ns,
@@ -161,9 +179,6 @@ pub fn read(
     });
     let ranges = first.ranges.list().into_iter();
     let ranges = ranges.map(|(text, from_ns, to_ns, depth)| (labels.mark(text), from_ns, to_ns, depth));
-    let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
-    let peaks = devices.filter_map(|(&device, timeline)| Some((timeline.live.peak()?.bytes, device)));
-    let highest = peaks.max();
     let failure = answer.finding.failure.as_ref().map(|failure| &failure.scene);
     Ok(Process {
         pid: job.header.pid,
@@ -174,9 +189,7 @@ pub fn read(
         duration_ns: job.duration_ns,
         failed_ns: failure.map(|scene| scene.time_ns),
         peak_bytes: highest.map_or(0, |(bytes, _)| bytes),
-        journal: path.to_owned(),
-        device: failure.map(|scene| scene.device).or(highest.map(|(_, device)| device)),
-        replay: None,
+        replay,
         marks: marks.collect(),
         about: about(
             &answer,
@@ -232,7 +245,7 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
     })
 }
 
-/// The answer about the process. `stack` gives the place of a stack. A report is made without a replay.
+/// The answer about the process. `stack` gives the place of a stack.
 fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) -> Value {
     let failure = answer.finding.failure.as_ref();
     let [explanation, sentence] = answer.text();

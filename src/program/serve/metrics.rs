@@ -123,7 +123,7 @@ fn processes(text: &mut Text, node: &Node) {
             (labels, figures.counts.failures[kind as usize])
         })
     });
-    let help = "Requests for memory that failed; limit: the library refused it";
+    let help = "Calls for memory that failed; limit: the library refused it";
     text.metric("vramshim_allocation_failures_total", help, failures);
     let lost = shown.iter().map(|process| (process.labels.clone(), process.lost));
     let help = "Events that the journal does not have; with more than 0 the levels of the process may be wrong";
@@ -169,11 +169,11 @@ fn totals(text: &mut Text, node: &Node) {
     let failures = Kind::ALL
         .iter()
         .map(|&kind| (label("kind", kind.name()), totals.counts.failures[kind as usize]));
-    let help = "Requests for memory that failed: all processes of the node, since the start of serve";
+    let help = "Calls for memory that failed: all processes of the node, since the start of serve";
     text.metric("vramshim_node_allocation_failures_total", help, failures);
     let verdicts = Verdict::ALL.iter().copied().zip(totals.counts.causes);
     let verdicts = verdicts.map(|(cause, count)| (label("verdict", cause_name(cause)), count));
-    let help = "The same failures by verdict; other: the call itself was wrong";
+    let help = "The same failed calls by verdict; other: the call itself was wrong";
     text.metric("vramshim_node_failure_verdicts_total", help, verdicts);
     let of_host = totals.counts.failures[Kind::HostGuard as usize];
     let failed = totals.counts.failures.iter().sum::<u64>() - of_host;

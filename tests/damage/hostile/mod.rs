@@ -203,6 +203,8 @@ fn two_million_live_blocks_take_little_memory() {
         made.alloc_at(0, (1 << 40) + block * 4096, 512 + block % 7 * 512, 0)
             .unwrap();
     }
+    // So that what was live at the failure is looked at, too.
+    made.fail(80 << 30).unwrap();
     let path = made.end(Some(0)).unwrap();
     let path = path.to_str().unwrap();
     for (arguments, mebibytes) in [

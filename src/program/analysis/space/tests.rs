@@ -22,6 +22,7 @@ fn the_impossible_is_refused_or_left_out() {
     assert_eq!((space.free(), space.largest()), (190, 170));
     assert_eq!(space.add_segment(0, u64::MAX), u64::MAX - 200);
     assert_eq!((space.free(), space.segments()), (u64::MAX - 10, 5));
+    assert_eq!(space.unused(), u64::MAX - 100, "all but the segment of the block");
 }
 
 #[derive(Clone, Copy, Debug)]

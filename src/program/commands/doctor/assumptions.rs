@@ -4,7 +4,6 @@
 //! The questions are the probes of `tests/assumptions`, a program of their own. Each probe runs in a process of its own
 //! with a time limit, so that a driver that hangs is an answer.
 
-use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
@@ -24,6 +23,7 @@ use crate::launch::environment::Environment;
 use crate::launch::library::find_probes;
 use crate::launch::processes::{End, ask};
 use crate::render::format::{duration, printable, strong};
+use crate::render::progress;
 use crate::render::text_or_json::Page;
 use crate::say::say;
 
@@ -70,12 +70,10 @@ struct Answers<'a> {
 
 /// Asks all questions, shows the answers and stores them.
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
-    if io::stderr().is_terminal() {
-        let limit = duration(limit.as_nanos() as u64);
-        say!(
-            "asking the driver for about a minute; a question that hangs takes {limit}. No job should use the device meanwhile."
-        );
-    }
+    let of_one = duration(limit.as_nanos() as u64);
+    let asking =
+        format!("asking the driver for about a minute, {of_one} if it hangs. No job should use the device meanwhile");
+    let asking = progress::spinner(asking);
     let probes = find_probes()?;
     let no_answer = |why: &str| Failure::new(super::NO_ANSWER, why);
     let driver = driver::ask_driver(environment, limit.max(super::TIME_OF_THE_DRIVER));
@@ -87,6 +85,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     // Every probe may take all of its time.
     let most = (limit + MARGIN) * 200;
     let answer = ask(&mut command, most).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
+    drop(asking);
     let opening = answer.states::<Opening>().next();
     let (End::By(_), Some(opening)) = (answer.end, opening) else {
         return Err(Failure::failed(answer.failure("the program of the probes", "", most)));

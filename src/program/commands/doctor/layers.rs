@@ -42,12 +42,15 @@ pub fn check(told: &mut Findings, setup: &mut Setup) {
     for (place, paths) in &preloads {
         if let Some(front) = before_ours(environment, paths) {
             let front = front.display();
+            let (ours, others): (Vec<&PathBuf>, _) = paths.iter().partition(|path| environment.is_library(path));
+            let order: Vec<String> = ours.into_iter().chain(others).map(|path| shown(path)).collect();
             told.problem(format!(
                 "{front} stands before the library and takes the job's requests for memory"
             ))
             .advise(format!(
                 "That layer does not see what a strategy reserves, so the library passes every request through. Name \
-                     the library first in {place}."
+                     the library first in {place}: {}",
+                order.join(":")
             ))
             .of("order")
             .at(*place);

@@ -141,7 +141,7 @@ fn describe(Study { job, labels, .. }: &Study) -> Value {
         "damaged": job.damaged,
         "damaged_header": header.damaged,
         "software": software(header),
-        "failures": ledger.failed_calls(),
+        "failed_calls": ledger.failed_calls(),
         "anomalies": ledger.anomalies.total(),
         "anomaly_kinds": ledger.anomalies,
         "devices": devices(job),
@@ -231,7 +231,7 @@ fn figures(ledger: &DeviceLedger, about: Value) -> Value {
     let classes: Value = ledger.classes.iter().map(class).collect();
     let figures = joined(
         json!(ledger.all),
-        json!({ "failures": ledger.failures, "classes": classes }),
+        json!({ "failed_calls": ledger.failed_calls, "classes": classes }),
     );
     joined(about, figures)
 }

@@ -1,21 +1,14 @@
 //! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
-mod for_report;
 mod json;
 mod table;
 
-pub use for_report::for_report;
-
-use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use base::text::shown;
 use clap::Args;
-use config::Config;
-use indicatif::{ProgressBar, ProgressFinish};
-use policy::{Settings, Strategy};
+use policy::Strategy;
 use prices::Prices;
 
 use crate::failure::Failure;
@@ -125,16 +118,6 @@ The smallest device is the smallest on which the strategy, giving idle memory ba
 
 Exit codes: 0 done, 1 the trace cannot be read, 2 an option or a table of prices cannot be used.";
 
-/// The settings that a job with these variables ran with.
-fn settings_of(environment: &[(String, String)]) -> Settings {
-    let lookup = |name: &str| {
-        let found = environment.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| OsString::from(value))
-    };
-    // Errors are ignored: if a value cannot be used, the job also ran with the default.
-    Config::read(lookup).0.settings
-}
-
 impl Replay {
     pub fn play(self) -> Result<(), Failure> {
         let prices = self.prices()?;
@@ -146,7 +129,7 @@ impl Replay {
             _ => Failure::failed(problem),
         })?;
         drop(reading);
-        let mut settings = settings_of(&trace.environment);
+        let mut settings = trace.settings();
         settings.chunk_bytes = self.chunk.unwrap_or(settings.chunk_bytes);
         let device_memory = self.device_memory.or(trace.device_memory).unwrap_or_else(|| {
             trace.notes.push(format!(
@@ -169,9 +152,7 @@ impl Replay {
             lag_ns: self.lag,
             repetitions: self.repeat,
         };
-        // Hidden unless standard error is a terminal.
-        let playing = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear);
-        playing.enable_steady_tick(Duration::from_millis(500));
+        let playing = progress::spinner(String::new());
         let one = |name: &str| {
             playing.set_message(format!("playing {name}"));
             let outcome = play(&trace, name, &setup)?;

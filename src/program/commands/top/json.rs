@@ -51,7 +51,7 @@ fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
             "held": watched.held(ordinal),
             "limit": entry.and_then(|entry| entry.limit),
             "live_count": positive(levels.live),
-            "failures": figures.map_or(0, |figures| figures.counts.failed()),
+            "failed_calls": figures.map_or(0, |figures| figures.counts.failed()),
             "reclaims": figures.map(|figures| figures.reclaims).unwrap_or_default(),
             "allocations": positive(levels.made),
             "frees": positive(levels.made - levels.live),

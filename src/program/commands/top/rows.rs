@@ -25,7 +25,7 @@ pub const COLUMNS: [Column; 15] = [
     Column::number("live"),
     Column::number("cached"),
     Column::number("nvml"),
-    Column::number("failures"),
+    Column::number("failed calls"),
     Column::text("state"),
     Column::cut("command", 15),
     Column::number("reserved"),

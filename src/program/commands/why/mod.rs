@@ -2,7 +2,6 @@
 
 mod explanation;
 mod first_death;
-mod holders_and_next;
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +17,10 @@ use crate::inputs::MaxMemory;
 use crate::journals::{collect, load, load_all, load_with, named};
 use crate::number::at_least;
 use crate::render::answer::Answer;
+use crate::render::holders_and_next::{MOMENTS, answer, requests, set_of};
 use crate::render::host_memory;
 use crate::say::say;
 use first_death::Run;
-use holders_and_next::{MOMENTS, holders, replayed, set_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,7 +132,8 @@ impl Why {
         } else {
             caught(&job.path).ok().and_then(|(_, set)| set)
         };
-        let answer = answered(job, set, self.top);
+        let device = job.finding().failure.map(|failure| failure.scene.device);
+        let answer = answer(job, set, self.top, Some(&requests(&job.path, device)));
         super::print(self.json.then(|| page(&run, &answer)), |page| {
             explanation::show(page, &run, &answer)
         })?;
@@ -151,18 +151,6 @@ fn caught(path: &Path) -> Result<(Job, Option<LiveSet>), LoadError> {
     let mut job = load_with(path, &mut [&mut catcher])?;
     let set = set_of(&mut job, catcher);
     Ok((job, set))
-}
-
-fn answered(job: &Job, set: Option<LiveSet>, top: usize) -> Answer<'_> {
-    let holders = holders(job, set, top);
-    let replay = job.finding().failure.and_then(|failure| replayed(job, &failure));
-    Answer::new(job, holders, Ok(replay))
-}
-
-/// What to do next, as `why` says of this journal; `None` if it cannot be read.
-pub fn next_steps(path: &Path) -> Option<Value> {
-    let (job, set) = caught(path).ok()?;
-    Some(answered(&job, set, 0).steps_as_json())
 }
 
 fn code(job: &Job) -> u8 {

@@ -88,7 +88,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
     }
     let narrow = drawn(&mut screen(3), 80, 24);
     for text in [
-        "pid", "job", "live", "cached", "nvml", "others", "free", "*gpu", "busy", "failures", "state", "4713",
+        "pid", "job", "live", "cached", "nvml", "others", "free", "*gpu", "busy", "failed", "state", "4713",
     ] {
         assert!(narrow.contains(text), "{text} in\n{narrow}");
     }

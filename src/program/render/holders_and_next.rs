@@ -1,5 +1,8 @@
 //! Who held the most at the moment that a verdict is about, and whether a strategy would have served the request.
 
+use std::cell::LazyCell;
+use std::path::Path;
+
 use journal::reader::State;
 use policy::Strategy;
 
@@ -8,7 +11,7 @@ use crate::analysis::job::Job;
 use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, Catcher, DeviceSet, Key, LiveSet, Moment, by_name};
 use crate::analysis::tensors::Whose;
-use crate::render::answer::{Holder, Holders};
+use crate::render::answer::{Answer, Holder, Holders};
 use crate::render::format::{count, duration, size};
 use crate::render::next_step::Replayed;
 use crate::replay::{Setup, Trace, play};
@@ -38,8 +41,23 @@ pub fn set_of(job: &mut Job, caught: Catcher) -> Option<LiveSet> {
     caught.take(moment_of(job, &job.finding()), &mut job.ledger)
 }
 
+/// The requests of a device, which are read if they are asked for; `None` if none can be played.
+pub type Requests<'a> = LazyCell<Option<Trace>, Box<dyn FnOnce() -> Option<Trace> + 'a>>;
+
+pub fn requests(path: &Path, device: Option<i16>) -> Requests<'_> {
+    LazyCell::new(Box::new(move || Trace::load(path, device).ok()))
+}
+
+/// The answer about a job, of what was live at the moment that its verdict is about, with `top` holders. `requests` are those
+/// of the device that it is about; without them no replay is made.
+pub fn answer<'a>(job: &'a Job, set: Option<LiveSet>, top: usize, requests: Option<&Requests>) -> Answer<'a> {
+    let failure = job.finding().failure;
+    let replay = |requests| failure.and_then(|failure| replayed(job, &failure, requests));
+    Answer::new(job, holders(job, set, top), requests.map(replay).ok_or(()))
+}
+
 /// The holders of the device that the verdict is about, `top` of them.
-pub fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
+fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
     let finding = job.finding();
     let moment = moment_of(job, &finding);
     let when = match moment {
@@ -124,7 +142,7 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
 }
 
 /// What a replay of the job's requests found; `None` if it would tell nothing.
-pub fn replayed(job: &Job, failure: &Failure) -> Option<Replayed> {
+fn replayed(job: &Job, failure: &Failure, requests: &Requests) -> Option<Replayed> {
     let shortage = &failure.shortage;
     let worth = matches!(
         shortage.verdict(),
@@ -161,7 +179,7 @@ pub fn replayed(job: &Job, failure: &Failure) -> Option<Replayed> {
     if job.ledger.events > MOST_EVENTS {
         return None;
     }
-    let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
+    let trace = requests.as_ref()?;
     // A request for memory that no strategy serves is not in the trace, nor is one after which the job got memory.
     if trace.fatal != Some(failure.scene.requested) || trace.is_partial() {
         return None;
@@ -173,7 +191,7 @@ pub fn replayed(job: &Job, failure: &Failure) -> Option<Replayed> {
         lag_ns: 0,
         repetitions: 1,
     };
-    let outcome = play(&trace, strategy, &setup)?;
+    let outcome = play(trace, strategy, &setup)?;
     Some(Replayed {
         strategy,
         room,

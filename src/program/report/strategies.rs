@@ -1,27 +1,23 @@
 //! What each strategy would have needed, as the page of `report` shows it.
 
-use std::path::Path;
-
-use super::settings_of;
+use super::data::{Played, Replay};
 use crate::replay::{self, Setup, Trace, play};
-use crate::report::{Played, Replay};
 
-/// Plays the requests of a journal's device. `None` if the journal has no requests that can be played, if its requests are
-/// the segments of PyTorch's cache, or if the size of the device is not known.
-pub fn for_report(journal: &Path, device: i16) -> Option<Replay> {
-    // The segments of PyTorch's cache say little of what its tensors need.
-    let trace = Trace::load(journal, Some(device))
-        .ok()
-        .filter(|trace| trace.not_known("torch").is_none())?;
+/// Plays the requests of a device. `None` if they are the segments of PyTorch's cache, which say little of what its tensors
+/// need, or if the size of the device is not known.
+pub fn played(trace: &Trace, device: i16) -> Option<Replay> {
+    if trace.not_known("torch").is_some() {
+        return None;
+    }
     let setup = Setup {
-        settings: settings_of(&trace.environment),
+        settings: trace.settings(),
         device_memory: trace.device_memory?,
         prices: Default::default(),
         lag_ns: 0,
         repetitions: 1,
     };
     let played = |name| {
-        let outcome = play(&trace, name, &setup);
+        let outcome = play(trace, name, &setup);
         Played {
             name,
             not_known: trace.not_known(name),
