@@ -90,4 +90,5 @@ fn what_the_shutdown_frees_was_a_leak() {
     assert_verdict(&told, "none_failed", 0);
     assert!(told.page["why"]["growth"]["bytes"].number() > 200 * MIB, "it grew");
     assert_says(&told.page["next"].to_string(), "--growth");
+    assert!(!told.text.contains("failed request"), "none failed: {}", told.text);
 }

@@ -83,7 +83,7 @@ fn assert_true(finished: &Finished, told: &Told, live: u64) {
     let path = Path::new(told.page["process"]["path"].text());
     let (allocated, reserved) = (live, own - CONTEXT);
     assert_failure(path, Held { allocated, reserved });
-    assert_moments(path, &[("oom", Held { allocated, reserved })]);
+    assert_moments(path, &[("oom", Held { allocated, reserved })]).check();
 }
 
 /// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.

@@ -1,6 +1,7 @@
 //! Every view of a job has the same figures, to the byte, at the peak, at the failure and at the end. Random PyTorch jobs have
 //! segments of PyTorch's cache, tensors in them, and what other code has beside them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -237,34 +238,54 @@ proptest! {
     }
 }
 
-/// Checks what each view of a process that has ended says of device 0 at moments: `peak`, `oom` or `end`.
+/// What the views of a process that has ended show of device 0 at a moment.
+fn show(of_view: Option<&Value>, moment: &str, held: Held) {
+    let none = json!({"allocated": 0, "reserved": 0});
+    let [allocated, reserved] = ["allocated", "reserved"].map(|level| of_view.unwrap_or(&none)[level].number());
+    assert_eq!(Held { allocated, reserved }, held, "{moment}");
+}
+
+/// PyTorch's snapshots, and what each must show of device 0. One reader checks all, because its start takes longer.
+#[derive(Default)]
+pub struct Snapshots(Vec<(TempDir, Held)>);
+
+impl Snapshots {
+    const NAME: &str = "snapshot.pickle";
+
+    pub fn check(self) {
+        let paths = self.0.iter().map(|(folder, _)| folder.path().join(Self::NAME));
+        for ((folder, held), snapshot) in self.0.iter().zip(check_all(paths)) {
+            show(snapshot["sums"].get("0"), &folder.path().display().to_string(), *held);
+        }
+    }
+}
+
+/// Checks what each view of a process that has ended says of device 0 at moments: `peak`, `oom` or `end`. Returns the snapshots.
 #[track_caller]
-pub fn assert_moments(path: &Path, moments: &[(&str, Held)]) {
-    let folder = tempfile::tempdir().unwrap();
-    let exported = |format: &str, moment: &str| {
-        let out = folder.path().join(format!("{moment}.{format}"));
+pub fn assert_moments(path: &Path, moments: &[(&str, Held)]) -> Snapshots {
+    let exported = |format: &str, name: &str, moment: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join(name);
         vramshim_with(&["export", "--to", format, "--at", moment, "-o"], [&out, path]).ok();
-        out
+        (folder, out)
     };
-    let snapshots = moments.iter().map(|(moment, _)| exported("torch-snapshot", moment));
-    for ((moment, held), snapshot) in moments.iter().zip(check_all(snapshots)) {
+    let of_moment = |&(moment, held): &(&str, Held)| {
         let page = json(path, &["--at", moment, "--top", "stack"]);
         let inspected = page["jobs"][0]["at"]["devices"]
             .list()
             .iter()
             .find(|device| device["device"] == 0);
         let holders = inspected.map_or(0, |device| sum(&device["holders"], "bytes"));
-        let lines = std::fs::read_to_string(exported("collapsed", moment)).unwrap();
+        let (_folder, collapsed) = exported("collapsed", "stacks", moment);
+        let lines = std::fs::read_to_string(collapsed).unwrap();
         let stacks = lines
             .lines()
             .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
         assert_eq!([holders, stacks.sum()], [held.allocated; 2], "holders, {moment}");
-        let none = json!({"allocated": 0, "reserved": 0});
-        for of_view in [inspected, snapshot["sums"].get("0")] {
-            let [allocated, reserved] = ["allocated", "reserved"].map(|level| of_view.unwrap_or(&none)[level].number());
-            assert_eq!(Held { allocated, reserved }, *held, "{moment}");
-        }
-    }
+        show(inspected, moment, held);
+        (exported("torch-snapshot", Snapshots::NAME, moment).0, held)
+    };
+    Snapshots(moments.iter().map(of_moment).collect())
 }
 
 /// Checks what `why`, `reconcile` and the report say of the failure.
@@ -298,8 +319,8 @@ fn assert_reconciled(path: &Path, held: Held) {
     );
 }
 
-/// Checks all views of a PyTorch job, and those of the same job while it runs.
-fn assert_agree(mut play: Play) -> PathBuf {
+/// Checks all views of a PyTorch job, and those of the same job while it runs. Returns the snapshots.
+fn assert_agree(mut play: Play) -> Snapshots {
     // After the last step no time is left.
     let at = Some(play.at).filter(|&(time_ns, _)| time_ns > 0 && time_ns < play.job.now_ns());
     let path = play.end();
@@ -330,7 +351,7 @@ fn assert_agree(mut play: Play) -> PathBuf {
         }
         None => assert_reconciled(&path, now),
     }
-    assert_moments(&path, &moments);
+    let snapshots = assert_moments(&path, &moments);
     if let Some((time_ns, live)) = at {
         let page = json(&path, &["--at", &format!("{time_ns}ns"), "--top", "stack"]);
         let device = device(&page, "at");
@@ -347,17 +368,26 @@ fn assert_agree(mut play: Play) -> PathBuf {
     for (view, told) in seen(&path, path.parent().unwrap()) {
         assert_eq!(told, [now.allocated, now.cached(), now.reserved].map(Some), "{view}");
     }
-    path
+    snapshots
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() })]
-
-    #[test]
-    fn all_views_have_the_same_bytes(steps in steps(20..90)) {
+#[test]
+fn all_views_have_the_same_bytes() {
+    let all = RefCell::new(Snapshots::default());
+    let cases = ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    };
+    let played = TestRunner::new(cases).run(&steps(20..90), |steps| {
         let folder = tempfile::tempdir().unwrap();
-        assert_agree(random_job(folder.path(), &steps));
-    }
+        let snapshots = assert_agree(random_job(folder.path(), &steps));
+        all.borrow_mut().0.extend(snapshots.0);
+        Ok(())
+    });
+    played.unwrap();
+    all.into_inner().check();
 }
 
 /// A few such jobs, as a browser shows them.

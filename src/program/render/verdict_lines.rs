@@ -98,6 +98,7 @@ fn sentences(job: &Job) -> Vec<Line> {
     // A verdict alone sounds as if the job had died.
     let lived = match (&finding.failure, job.state) {
         _ if finding.fatal || job.is_imported() => None,
+        _ if finding.failure.is_none() && finding.refused_by_torch.is_none() => None,
         (_, State::Exited(0)) if job.header.knows_end() => Some("the job recovered and ended well"),
         (Some(failure), State::Running | State::Dumped) if failure.scene.went_on > 0 => Some("the job went on"),
         _ => None,
