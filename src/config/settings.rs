@@ -94,8 +94,6 @@ pub struct Config {
     pub host_guard: Option<u64>,
     /// Growth that the journal marks; `None` if nothing is watched.
     pub surge: Option<Surge>,
-    /// Whether the allocator of host memory is asked what it holds.
-    pub host_heap: bool,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
     /// The folder of those answers; `None` if the user has no home.

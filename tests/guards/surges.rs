@@ -42,7 +42,7 @@ fn fast_growth_on_a_device_is_marked_with_the_stack_of_the_largest_request() {
 
 #[test]
 fn fast_growth_of_resident_memory_is_marked_and_in_the_journal() {
-    let finished = job("host", "128MiB/60s").env("VRAMSHIM_HOST_HEAP", "1").run().ok();
+    let finished = job("host", "128MiB/60s").run().ok();
     assert!(finished.json()[0]["host"].number() >= 1, "{:?}", finished.json());
     assert_says(&marks(&finished), "surge host: ");
     let host = finished.inspect()["host_memory"]["of_process"].clone();
@@ -61,7 +61,6 @@ fn why_tells_that_the_hosts_memory_grew() {
         let memory = HostMemory {
             resident: gib << 30,
             pinned: 0,
-            heap: None,
         };
         made.happened(HOST_DEVICE, Api::Policy, Event::Host(memory)).unwrap();
     }

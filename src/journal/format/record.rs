@@ -19,8 +19,8 @@ pub use base::shortage::MemInfo;
 use base::shortage::{Allowance, Refusal};
 pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
 pub use evidence::{
-    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, Listed, Mps, ProcessBytes, Quantity,
-    Reason, ShortName, SurgeShare, Teller, shares,
+    Amount, ContextMeasure, Figure, FrameworkRequest, HostMemory, Listed, Mps, ProcessBytes, Quantity, Reason,
+    ShortName, SurgeShare, Teller, shares,
 };
 pub(crate) use places::Bits;
 use places::{
@@ -85,7 +85,7 @@ records! {
     REFUSED 17 Refused Refusal {
         by: CLASS, result: Known(flag(0), DETAIL), driver: UnlessZero(SIZE, [SIZE, ALLOCATED]),
     };
-    HOST 18 Host HostMemory { resident: SIZE, pinned: ALLOCATED, heap: UnlessZero(CLASS, [CLASS, ADDRESS, DETAIL]) };
+    HOST 18 Host HostMemory { resident: SIZE, pinned: ALLOCATED };
     SURGE 19 Surge SurgeShare { grown: SIZE, over_ns: DETAIL, asked: ALLOCATED, place: ADDRESS };
     TRAITS 20 Traits Traits {
         driver_pool: Known(flag(0), ADDRESS), framework_pool: Known(flag(1), [SIZE, ALLOCATED]),

@@ -2,7 +2,7 @@
 //!
 //! The keeper starts when the job first uses a device, and only if the process has several threads by then, as every process
 //! has in which NVIDIA's driver made a context. A process of one thread stays one: some calls, such as
-//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` or `VRAMSHIM_HOST_HEAP` the thread always starts.
+//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` the thread always starts.
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -228,9 +228,8 @@ pub fn process_ends(status: i32) {
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
-        if self.state.surges.setting.is_some() || self.state.host.asks_heap {
-            self.pools
-                .start_keeper("surges and the host's heap, which are not seen");
+        if self.state.surges.setting.is_some() {
+            self.pools.start_keeper("surges, which are not seen");
         } else if self.state.records.path().is_some() && has_several_threads() {
             // Without the thread, the job's last event is the last sign of life.
             self.pools.start_keeper("signs of life");

@@ -127,12 +127,6 @@ pub fn behind_us(name: &CStr) -> *mut c_void {
     unless_ours(unsafe { ask(c_library_dlsym(), RTLD_NEXT, name) })
 }
 
-/// The function that the job's calls of this name reach; null if no loaded object has the name.
-pub fn global(name: &CStr) -> *mut c_void {
-    // SAFETY: the C library's `dlsym` takes RTLD_DEFAULT.
-    unsafe { ask(c_library_dlsym(), libc::RTLD_DEFAULT, name) }
-}
-
 /// A driver library, opened once.
 struct Library {
     name: &'static CStr,

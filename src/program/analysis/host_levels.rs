@@ -53,7 +53,6 @@ mod tests {
             let memory = HostMemory {
                 resident: gib << 30,
                 pinned: 0,
-                heap: None,
             };
             levels.add(time_ns, memory);
             let grown = levels.growth().map(|(first, highest)| (first.time_ns, highest.time_ns));

@@ -152,9 +152,6 @@ impl Row {
             }
             Event::Host(memory) => {
                 (self.process_bytes, self.reserved) = (Some(memory.resident), Some(memory.pinned));
-                self.allocated = memory.heap.map(|heap| heap.allocated);
-                self.other = memory.heap.map(|heap| heap.mapped);
-                self.note = memory.heap.map(|heap| heap.allocator.name().to_owned());
                 "host_memory"
             }
             Event::Surge(share) => {

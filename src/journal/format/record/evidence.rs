@@ -144,28 +144,6 @@ pub struct HostMemory {
     pub resident: u64,
     /// Host memory that the job obtained or registered through CUDA.
     pub pinned: u64,
-    /// `None` if the allocator of the process was not asked, or did not answer.
-    pub heap: Option<Heap>,
-}
-
-/// What an allocator of host memory said of itself, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heap {
-    pub allocator: Allocator,
-    /// What the process obtained by `malloc` and has not freed.
-    pub allocated: u64,
-    /// What the allocator obtained from the kernel for it.
-    pub mapped: u64,
-}
-
-numbered! {
-    /// An allocator of host memory.
-    pub enum Allocator: u8 {
-        /// One that this version does not know.
-        Other = 255,
-        Glibc = 1,
-        Jemalloc = 2,
-    }
 }
 
 /// A part of a surge: memory that grew faster than `VRAMSHIM_SURGE`, and one of those who asked for memory meanwhile.
@@ -285,20 +263,9 @@ impl ShortName {
     }
 }
 
-impl Allocator {
-    pub fn name(self) -> &'static str {
-        match self {
-            Allocator::Glibc => "glibc",
-            Allocator::Jemalloc => "jemalloc",
-            Allocator::Other => "another allocator",
-        }
-    }
-}
-
 impl HostMemory {
     /// The largest of the numbers.
     pub(super) fn largest(&self) -> u64 {
-        let heap = self.heap.map_or(0, |heap| heap.allocated.max(heap.mapped));
-        self.resident.max(self.pinned).max(heap)
+        self.resident.max(self.pinned)
     }
 }

@@ -3,7 +3,7 @@
 use base::api::ClassCode;
 use base::shortage::{Guard, MemInfo, Refuser};
 
-use super::{Amount, Heap, RawRecord, ShortName};
+use super::{Amount, RawRecord, ShortName};
 
 /// Bits of a word of a record.
 #[derive(Clone, Copy)]
@@ -221,7 +221,6 @@ macro_rules! fields {
 fields! {
     MemInfo 2 { total, free }
     Guard 2 { bytes, of_device }
-    Heap 3 { allocator, allocated, mapped }
 }
 
 impl Parts<2> for ShortName {
