@@ -8,7 +8,7 @@ use super::error::Problem;
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::record::Bits;
 use crate::format::{
-    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC, VERSION, check,
+    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, SLOT_SIZE, UNRELEASED_MAGIC, VERSION, check,
 };
 use base::shortage::Refuser;
 
@@ -27,7 +27,6 @@ pub struct Header {
     /// The effective user id.
     pub user: Option<u32>,
     pub cgroup: Option<String>,
-    pub size_dialect: SizeDialect,
     pub strategy: String,
     pub host: String,
     pub job: String,
@@ -204,7 +203,6 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         host_pid: Some(h.host_pid).filter(|&pid| pid > 0),
         user: h.user.checked_sub(1),
         cgroup: known_text(&h.cgroup),
-        size_dialect: Bits::of_bits(h.size_dialect.into()),
         strategy: text(&h.strategy),
         host: text(&h.host),
         job: text(&h.job),
@@ -278,8 +276,6 @@ fn devices(h: &H, head: &[u8], damaged: &mut Vec<&'static str>) -> Vec<Device> {
                 limit_source: Bits::of_bits(entry.limit_source.into()),
                 uuid: entry.uuid,
                 name: text(&entry.name),
-                physical: entry.physical.checked_sub(1),
-                bus_id: known_text(&entry.bus_id),
             });
         }
     }

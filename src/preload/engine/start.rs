@@ -26,12 +26,10 @@ use super::{Call, Engine, marks, process, scope, thread};
 use crate::next;
 use base::api::Api;
 use base::cancellation::Uncancelled;
-use base::cuda::HOST_DEVICE;
 use base::filesystem;
 use base::process as this_process;
 use base::text::shown;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
-use journal::format::Event;
 use journal::writer::{About, Journal};
 use quota::Quota;
 
@@ -219,7 +217,6 @@ pub fn process_ends(status: i32) {
         holders::process_ends(FOR_NVML);
         engine.state.note_host_memory_last();
         if let Some(journal) = &engine.state.records.journal {
-            journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
             journal.ended(status & 0xff);
         }
     }

@@ -180,13 +180,6 @@ impl Row {
                 self.requested = request.requested;
                 "framework_request"
             }
-            Event::FrameworkSnapshot { number, .. } => {
-                self.other = Some(number);
-                "framework_snapshot"
-            }
-            Event::Traits(_) => "traits",
-            Event::Figure(_) => "figure",
-            Event::Teardown => "teardown",
             Event::Unknown { .. } => "unknown",
         }
     }

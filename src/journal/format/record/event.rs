@@ -4,7 +4,7 @@ use base::api::{ApiCode, Class, ClassCode};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, MemInfo, Refusal};
 
-use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
+use super::{ContextMeasure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,16 +111,8 @@ pub enum Event {
     /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
     /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
     Surge(SurgeShare),
-    /// More of the allocation or the segment that the thread's next record is of.
-    Traits(Traits),
-    /// A figure of the thread's next failure for lack of memory.
-    Figure(Figure),
     /// What a framework wanted, before the record of the thread's failure.
     FrameworkRequest(FrameworkRequest),
-    /// The process ends by itself, and from here on it takes down what it has.
-    Teardown,
-    /// A snapshot of a framework's memory was taken, the one with this number.
-    FrameworkSnapshot { library: Library, number: u64 },
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
@@ -134,7 +126,6 @@ impl Allocation {
             requested,
             allocated,
             reserved: None,
-            cache: Library::NotKnown,
             stream,
         }
     }
@@ -188,25 +179,6 @@ numbered! {
     }
 }
 
-numbered! {
-    /// A library that can keep memory as a cache.
-    pub enum Library: u8 {
-        NotKnown = 0,
-        /// The job itself: no cache.
-        None = 1,
-        PyTorch = 2,
-        PaddlePaddle = 3,
-        OnnxRuntime = 4,
-        CuPy = 5,
-        Rmm = 6,
-        Jax = 7,
-        TensorFlow = 8,
-        LlamaCpp = 9,
-        /// One that this version does not know.
-        Other = 15,
-    }
-}
-
 /// One allocation of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -220,26 +192,7 @@ pub struct Allocation {
     /// Bytes that the call obtained from the next layer, pitch and padding included. `None` if the allocation lies in a
     /// segment or in a pool of the driver.
     pub reserved: Option<u64>,
-    /// Who keeps the allocation as a cache, and serves requests of its own from it.
-    pub cache: Library,
     /// The stream that the call named. 0: none. 1: the default stream. 2 to 254:
     /// other streams, in the order of their first calls. 255: any later stream.
     pub stream: u8,
-}
-
-/// What only some allocations and segments have. `None` is "not known".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// The driver's pool (`CUmemoryPool`).
-    pub driver_pool: Option<u64>,
-    /// PyTorch's pool (`MempoolId_t`).
-    pub framework_pool: Option<(u64, u64)>,
-    /// Where the memory is (`CUmemLocationType`).
-    pub location: Option<u8>,
-    /// `CUmemAllocationProp::usage` and the flags of the call.
-    pub usage: Option<u32>,
-    /// References to the memory that were exported, such as descriptors.
-    pub exported: Option<u16>,
-    /// The policy's class of sizes.
-    pub size_class: Option<u16>,
 }

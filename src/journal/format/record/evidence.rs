@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use base::text::printable;
 
-use super::{Event, Library};
+use super::Event;
 
 /// A process in a list of NVML: its pid on the host, and its bytes if NVML tells them.
 pub type Listed = (u32, Option<u64>);
@@ -53,37 +53,6 @@ numbered! {
     }
 }
 
-/// A figure at a failure for lack of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figure {
-    pub quantity: Quantity,
-    pub amount: Amount,
-    pub told_by: Teller,
-}
-
-numbered! {
-    /// What a figure is of.
-    pub enum Quantity: u8 {
-        NotKnown = 0,
-        /// The device's bytes, and those of them that are free or in use.
-        Total = 1,
-        Free = 2,
-        Used = 3,
-        /// What this process holds of the device, and what all others hold.
-        Own = 4,
-        Others = 5,
-        /// What the driver holds for contexts of this process.
-        Context = 6,
-        /// What this process obtained from the next layer, and what of it is allocated.
-        Reserved = 7,
-        Live = 8,
-        Limit = 9,
-        LimitUsed = 10,
-        /// What device, limit and group together still have for this process.
-        Headroom = 11,
-    }
-}
-
 /// Bytes, and how well they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -93,29 +62,19 @@ pub enum Amount {
     NotKnown(Reason),
 }
 
-numbered! {
-    /// Why a figure is not known.
-    pub enum Reason: u8 {
-        NotTold = 0,
-        NotAsked = 1,
-        /// The teller was asked and did not tell.
-        NoAnswer = 2,
-        /// Memory came or went while the teller was asked.
-        Changed = 3,
-        /// The teller knows the process by the pid of another namespace.
-        OtherNamespace = 4,
-        /// Events were lost before.
-        EventsLost = 5,
-    }
+/// Why a figure is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    NotAsked,
+    EventsLost,
 }
 
-/// What a framework wanted when its request to the library failed.
+/// What PyTorch wanted when its request to the library failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameworkRequest {
-    pub library: Library,
-    /// The framework's own request, such as a tensor; `None` if it is not known.
+    /// Its own request, such as a tensor; `None` if it is not known.
     pub requested: Option<u64>,
-    /// Whether the framework gives memory back and asks again; `None` if it is not known.
+    /// Whether it gives memory back and asks again; `None` if it is not known.
     pub asks_again: Option<bool>,
 }
 
@@ -180,15 +139,7 @@ impl Event {
 
     /// Whether the event only says more of others, so that no sum of bytes depends on it.
     pub fn is_detail(&self) -> bool {
-        matches!(
-            self,
-            Event::Traits(_)
-                | Event::Figure(_)
-                | Event::FrameworkRequest(_)
-                | Event::FrameworkSnapshot { .. }
-                | Event::ContextCreated { .. }
-                | Event::Teardown
-        )
+        matches!(self, Event::FrameworkRequest(_) | Event::ContextCreated { .. })
     }
 }
 

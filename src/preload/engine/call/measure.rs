@@ -78,7 +78,6 @@ impl Engine {
             limit_source: quota
                 .filter(|_| limit.is_some())
                 .map_or(LimitSource::NotKnown, |quota| self.state.limits.source(quota)),
-            ..Device::default()
         });
         Some(described.total)
     }
