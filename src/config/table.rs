@@ -20,7 +20,6 @@ pub enum Part {
     Policy(StoreSetting),
     /// The start-up hook in Python (`src/python`), in the job.
     Python,
-    /// The program `vramshim`.
     Program,
 }
 
@@ -43,7 +42,6 @@ fn store<T>(setting: &mut T, value: Option<T>) -> Option<()> {
 
 type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
 
-/// One environment variable, in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     pub name: &'static str,

@@ -7,7 +7,6 @@ use base::text::shown;
 
 use super::account::{SEATS, VERSION};
 
-/// Why the account in a file cannot be opened, created or joined.
 #[derive(Debug, thiserror::Error)]
 #[error("accounts {}: {why}", shown(path))]
 pub struct AccountError {
@@ -54,7 +53,6 @@ pub enum Problem {
     System(Errno),
 }
 
-/// Why a file is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Distrust {
     #[error("it is a symbolic link")]

@@ -201,7 +201,6 @@ impl RawRecord {
         self
     }
 
-    /// The record with the number of a stack.
     pub fn with_stack(mut self, stack: u32) -> RawRecord {
         STACK.replace(&mut self, stack.into());
         self

@@ -65,7 +65,6 @@ impl Header {
         Some(value)
     }
 
-    /// The numbers of the devices.
     pub fn ordinals(&self) -> impl Iterator<Item = i16> {
         let devices = self.devices.iter();
         devices.filter_map(|device| i16::try_from(device.ordinal).ok())
@@ -282,7 +281,6 @@ fn devices(h: &H, head: &[u8], damaged: &mut Vec<&'static str>) -> Vec<Device> {
     devices
 }
 
-/// The `NAME=value` texts in a field.
 fn pairs(field: &[u8]) -> Vec<(String, String)> {
     let texts = texts(field);
     let pairs = texts.iter().filter_map(|pair| pair.split_once('='));

@@ -63,13 +63,11 @@ fn first_behind_us(name: &CStr) -> *mut c_void {
         .unwrap_or(ptr::null_mut())
 }
 
-/// The next `dlsym` behind ours.
 pub fn next_dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlsym"))
 }
 
-/// The next `dlvsym` behind ours.
 pub fn next_dlvsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlvsym"))

@@ -51,13 +51,11 @@ pub struct Totals {
     pub count: u64,
     #[serde(rename = "live_count")]
     pub live: u64,
-    /// Requested bytes of all allocations made so far.
     #[serde(skip)]
     pub bytes: u64,
 }
 
 impl Totals {
-    /// An allocation comes or goes.
     fn count(&mut self, live: &Live, comes: bool) {
         self.requested.count(live.size, comes);
         self.allocated.count(live.allocated, comes);
@@ -71,7 +69,6 @@ impl Totals {
         }
     }
 
-    /// Peak allocated bytes divided by peak reserved bytes.
     pub fn utilisation(&self) -> Option<f64> {
         (self.reserved.peak > 0).then(|| self.allocated.peak as f64 / self.reserved.peak as f64)
     }
@@ -100,7 +97,6 @@ impl Reclaims {
     }
 }
 
-/// The memory of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceLedger {
     pub reclaims: Reclaims,
@@ -183,7 +179,6 @@ impl DeviceLedger {
         }
     }
 
-    /// The free memory of the policy's segments and of the framework's.
     pub fn free(&self) -> Free {
         Free {
             bytes: self.free_bytes(),
@@ -219,7 +214,6 @@ impl DeviceLedger {
         unserved.map(bytes_of).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that launched graphs use.
     pub fn graphs(&self) -> u64 {
         self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)
     }
@@ -265,7 +259,6 @@ impl DeviceLedger {
         bytes
     }
 
-    /// Whether the address lies in a policy's memory.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.space.holds(address) || self.stitch_space.holds(address)
     }
@@ -275,7 +268,6 @@ impl DeviceLedger {
         self.change_space(address, length, Space::occupy)
     }
 
-    /// Makes an occupied block free.
     pub(super) fn release(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
         self.change_space(address, length, Space::release)
     }
@@ -354,7 +346,6 @@ pub fn counts(device: i16, class: u8) -> bool {
     })
 }
 
-/// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
     pub address: u64,
@@ -377,7 +368,6 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whether the allocation counts towards the totals of its device.
     pub fn counts(&self) -> bool {
         counts(self.device, self.class)
     }

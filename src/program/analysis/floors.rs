@@ -20,9 +20,7 @@ pub const CALLS_OF_A_FREE: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 struct Window {
     floor: u64,
-    /// When that was.
     floor_ns: u64,
-    /// The time of its last event.
     end_ns: u64,
     frees: u64,
 }

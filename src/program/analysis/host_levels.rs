@@ -2,14 +2,12 @@
 
 use journal::format::HostMemory;
 
-/// What was held at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAt {
     pub time_ns: u64,
     pub memory: HostMemory,
 }
 
-/// The records that matter of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostLevels {
     pub first: Option<HostAt>,

@@ -74,9 +74,7 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
-    /// Memory grew faster than `VRAMSHIM_SURGE`.
     pub surges: Surges,
-    /// What the process held of the host's memory.
     pub host: HostLevels,
     pub scenes: Scenes,
     /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
@@ -84,9 +82,7 @@ pub struct Ledger {
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Ranges,
-    /// The allocation that the last record removed.
     gone: Option<Live>,
-    /// The device of the last record.
     last_device: i16,
 }
 
@@ -191,7 +187,6 @@ impl Ledger {
         self.live.live.len()
     }
 
-    /// The live allocations in no order.
     pub fn live_unsorted(&self) -> impl Iterator<Item = &Live> {
         self.live.live.iter()
     }
@@ -202,7 +197,6 @@ impl Ledger {
         self.gone.as_ref()
     }
 
-    /// The device that the last record changed.
     #[inline]
     pub fn last_device(&self) -> i16 {
         self.last_device
@@ -219,7 +213,6 @@ impl Ledger {
         self.direct = Ranges::default();
     }
 
-    /// The number of all failed calls.
     pub fn failed_calls(&self) -> u64 {
         self.failures.values().map(|failure| failure.count).sum()
     }

@@ -29,7 +29,6 @@ pub struct DeviceTimeline {
     pub used: Curve,
 }
 
-/// The curves of all devices of one job.
 #[derive(Default)]
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,

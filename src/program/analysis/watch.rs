@@ -188,7 +188,6 @@ impl Watched {
         job::title(self.header())
     }
 
-    /// Events that the journal does not have.
     pub fn lost(&self) -> u64 {
         self.journal.lost()
     }
@@ -201,7 +200,6 @@ impl Watched {
         of_gpus.map(|number| (number, self.header().device(number))).collect()
     }
 
-    /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
         self.caches.held_of(device, &self.figures).without(self.lost())
     }

@@ -60,7 +60,6 @@ pub fn is_of_holes(file: &File) -> bool {
         .is_ok_and(|found| found.len() > most_expanded(stored(&found)))
 }
 
-/// Reads a file as a whole.
 pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let mut file = open(path)?;
     if is_of_holes(file.get_ref()) {

@@ -66,7 +66,6 @@ struct Folder<T> {
     has_failed: bool,
 }
 
-/// What a listing found.
 pub struct Listed<T> {
     /// What is to be said of folders that cannot be listed.
     pub problems: Vec<String>,

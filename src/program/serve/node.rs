@@ -45,7 +45,6 @@ pub struct Options {
     pub keep: Duration,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
     pub since_ns: u64,
-    /// Folders of accounts.
     pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
@@ -370,7 +369,6 @@ impl Node {
         left.into_iter().for_each(|known| self.leave(known));
     }
 
-    /// A process leaves.
     fn leave(&mut self, known: Known) {
         if let Known::Followed(process) = known {
             self.identities.remove(&process.identity);
@@ -414,7 +412,6 @@ impl Node {
         left.into_iter().for_each(|known| self.leave(known));
     }
 
-    /// A journal that cannot be read now.
     fn unreadable(&mut self, path: &Path, problem: &str) {
         if self.unreadable.insert(path.to_owned()) {
             self.tell(problem);

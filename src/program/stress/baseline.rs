@@ -21,7 +21,6 @@ const IDLE_BYTES: u64 = 64 << 20;
 pub struct Baseline {
     /// Tells a baseline from other JSON.
     pub vramshim_baseline: u64,
-    /// The version of vramshim.
     pub program: String,
     pub seed: u64,
     /// Whether nothing broke, and the run went on to its end.

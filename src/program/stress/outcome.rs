@@ -59,7 +59,6 @@ pub struct Order {
     pub memory: u64,
     /// The bytes by which figures may differ.
     pub bound: u64,
-    /// How long a call may take.
     pub patience: Duration,
 }
 

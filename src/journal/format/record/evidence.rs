@@ -62,7 +62,6 @@ pub enum Amount {
     NotKnown(Reason),
 }
 
-/// Why a figure is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     NotAsked,
@@ -81,7 +80,6 @@ pub struct FrameworkRequest {
 numbered! {
     /// How the bytes of a context were found.
     pub enum ContextMeasure: u8 {
-        /// They are not known.
         NotKnown = 0,
         /// NVML's figure of the process, less what the ledger has.
         Nvml = 1,
@@ -92,7 +90,6 @@ numbered! {
     }
 }
 
-/// A name of at most 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortName(pub(super) [u8; 16]);
 

@@ -248,7 +248,6 @@ impl Engine {
     }
 }
 
-/// Who answers `cuMemGetInfo`.
 pub(super) fn next_teller() -> Teller {
     if next::shows_its_own_memory() {
         Teller::Layer

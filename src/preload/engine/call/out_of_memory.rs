@@ -33,7 +33,6 @@ const PATIENCE: Duration = Duration::from_millis(8);
 /// At most so many other processes are named on stderr.
 const NAMED: usize = 3;
 
-/// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
     /// What the next layer shows; 0 in all if it does not tell.

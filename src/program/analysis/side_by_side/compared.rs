@@ -11,7 +11,6 @@ use crate::analysis::measurements::Balance;
 use crate::analysis::nvml::{Listed, Reading};
 use crate::analysis::reconciliation::{Context, Differences};
 
-/// One device at one moment.
 #[derive(Default)]
 pub struct Device {
     pub uuid: Option<String>,

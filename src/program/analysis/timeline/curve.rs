@@ -41,7 +41,6 @@ impl Span {
         }
     }
 
-    /// Adds a later span.
     fn join(&mut self, later: &Span) {
         if later.lowest.bytes < self.lowest.bytes {
             self.lowest = later.lowest;

@@ -145,7 +145,6 @@ fn short(given: &str) -> String {
     printable(given, 200)
 }
 
-/// The job's answer to a line.
 fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
     let answer = connection::ask(pid, line)?;
     if answer["ok"] == true {

@@ -60,7 +60,6 @@ pub struct Row {
     cells: Vec<Cell>,
 }
 
-/// The rows of all processes.
 pub fn all(machine: &Machine) -> Vec<Row> {
     let ours = machine
         .processes()

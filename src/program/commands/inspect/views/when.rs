@@ -36,7 +36,6 @@ impl FromStr for When {
 }
 
 impl When {
-    /// What the moment is called.
     pub fn words(&self) -> String {
         match self {
             When::Time(_) => "this time".into(),
