@@ -90,12 +90,7 @@ fn journals() {
             let _ = (journal.state(), journal.lost(), journal.alive_ns(), journal.ended_ns());
             if let Ok(job) = Job::load(&path, |_, _| {}) {
                 let _ = (job.devices().len(), job.host_memory().is_some(), job.title());
-                for device in job.ledger.devices.values() {
-                    let (free, reserved) = (device.free(), device.all.reserved);
-                    assert!(free.largest <= free.bytes && (0.0..=1.0).contains(&free.fragmentation()));
-                    assert!(reserved.current <= reserved.peak);
-                }
-                let _ = (job.ledger.live(), job.ledger.anomalies.total());
+                crate::damage::sweep::check_sums(&job);
             }
         }
     });
