@@ -54,7 +54,7 @@ pub fn open(path: &Path) -> Result<Take<File>, Unreadable> {
 }
 
 /// Whether hardly any byte of a file is stored, so that to read it would take hours for nothing.
-pub fn is_of_holes(file: &File) -> bool {
+fn is_of_holes(file: &File) -> bool {
     let stored = |found: &Metadata| found.blocks().saturating_mul(512);
     file.metadata()
         .is_ok_and(|found| found.len() > most_expanded(stored(&found)))
