@@ -29,8 +29,6 @@ pub enum Problem {
     NotRemoved(Distrust, Errno),
     #[error("others replace or remove it all the time")]
     Contended,
-    #[error("its name is not the UUID of a device")]
-    NotNamed,
     #[error("no regular file; remove it")]
     NotAFile,
     #[error("it belongs to user {0}; name another folder, or remove it")]

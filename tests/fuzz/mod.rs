@@ -255,7 +255,7 @@ fn account_files() {
         file.write_all_at(bytes, 0).unwrap();
         // An account stays mapped as long as the process, and a process may have 65530 mappings.
         if opened < 10_000 {
-            opened += u32::from(SharedAccount::open_path(&path).is_ok());
+            opened += u32::from(SharedAccount::find(folder.path(), uuid).is_ok());
         }
     });
 }

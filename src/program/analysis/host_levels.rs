@@ -39,23 +39,3 @@ impl HostLevels {
         (grown >= LEAST_GROWTH.max(first.memory.resident)).then_some((first, highest))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn growth_is_told_from_the_first_record_to_the_highest() {
-        let mut levels = HostLevels::default();
-        for (time_ns, gib) in [(1, 2), (2, 3), (3, 4), (4, 1)] {
-            let memory = HostMemory {
-                resident: gib << 30,
-                pinned: 0,
-            };
-            levels.add(time_ns, memory);
-            let grown = levels.growth().map(|(first, highest)| (first.time_ns, highest.time_ns));
-            assert_eq!(grown, (time_ns >= 3).then_some((1, 3)), "{time_ns}");
-        }
-        assert_eq!(levels.last.map(|last| last.time_ns), Some(4));
-    }
-}

@@ -102,7 +102,7 @@ impl Ledger {
         match record.event {
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
-            event if event.is_detail() && !matches!(event, Event::FrameworkRequest(_)) => return,
+            Event::ContextCreated { .. } => return,
             _ => {}
         }
         let device = device_of(record);

@@ -64,7 +64,7 @@ impl Observer for Timeline {
         self.events += 1;
         match record.event {
             Event::Host(_) | Event::Surge(_) => return,
-            event if event.is_detail() => return,
+            Event::FrameworkRequest(_) | Event::ContextCreated { .. } => return,
             _ => {}
         }
         let device = device_of(record);

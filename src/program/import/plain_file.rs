@@ -81,13 +81,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_take_no_memory() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(1 << 40).unwrap();
-        assert!(matches!(read(file.path()), Err(Unreadable::Holes)));
-    }
-
-    #[test]
     fn a_file_that_grows_is_read_up_to_its_size() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"before").unwrap();

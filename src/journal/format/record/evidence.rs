@@ -131,12 +131,9 @@ impl Event {
                 | Event::Reclaimed { .. }
                 | Event::Host(_)
                 | Event::Surge(_)
-        ) || self.is_detail()
-    }
-
-    /// Whether the event only says more of others, so that no sum of bytes depends on it.
-    pub fn is_detail(&self) -> bool {
-        matches!(self, Event::FrameworkRequest(_) | Event::ContextCreated { .. })
+                | Event::FrameworkRequest(_)
+                | Event::ContextCreated { .. }
+        )
     }
 }
 
