@@ -127,7 +127,7 @@ pub struct DeviceLedger {
     /// The free ranges of stitches. Their memory is that of segments.
     pub stitch_space: Space,
     /// The bytes of each part of a stitch, and where they lie in a segment, by the part's address.
-    parts: BTreeMap<u64, (u64, u64)>,
+    pub(super) parts: BTreeMap<u64, (u64, u64)>,
     /// How low the live bytes fall again and again.
     pub floors: Floors,
     pub failures: u64,
@@ -308,10 +308,6 @@ impl DeviceLedger {
         } else {
             vec![(address, length)]
         }
-    }
-
-    pub(super) fn add_part(&mut self, address: u64, size: u64, home: u64) {
-        self.parts.insert(address, (size, home));
     }
 
     /// An allocation comes or goes: updates the totals, and `slack` if its call obtained memory or gave it back.

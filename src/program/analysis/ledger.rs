@@ -133,7 +133,9 @@ impl Ledger {
             Event::SegmentFree {
                 address, size, again, ..
             } => self.segment(device, record, (address, size), again, false),
-            Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
+            Event::StitchPart { address, size, home } => {
+                self.device(device).parts.insert(address, (size, home));
+            }
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
             Event::Measured { .. } => {
                 let ledger = self.device(device);

@@ -55,15 +55,6 @@ impl Format {
         }
     }
 
-    /// Whether the format shows one moment, so that `--at` chooses it.
-    pub fn has_moment(self) -> bool {
-        matches!(self, Format::TorchSnapshot | Format::Collapsed)
-    }
-
-    pub fn is_text(self) -> bool {
-        matches!(self, Format::Csv | Format::Collapsed)
-    }
-
     /// Whether one file can hold several processes.
     pub fn holds_several(self) -> bool {
         !matches!(self, Format::TorchSnapshot | Format::Csv)
