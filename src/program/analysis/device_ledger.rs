@@ -14,7 +14,6 @@ use super::ranges::{Contradiction, Ranges};
 use super::slack::Slack;
 use super::space::Space;
 
-/// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Level {
     pub current: u64,
@@ -113,7 +112,6 @@ pub struct DeviceLedger {
     pub(super) private: Ranges,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: Slack,
-    /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
     /// When memory was obtained or given back last, tensors aside, in nanoseconds since the journal began.
     pub changed_ns: u64,
@@ -136,13 +134,10 @@ pub struct DeviceLedger {
     pub(super) pools: BTreeMap<u8, (u64, u64)>,
 }
 
-/// Who holds a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Policy,
-    /// The cache of a framework.
     Framework,
-    /// It is a stitch of a policy.
     Stitch,
 }
 
@@ -369,7 +364,6 @@ impl Live {
     }
 }
 
-/// Which addresses a ledger took for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Nothing,

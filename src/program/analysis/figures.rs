@@ -24,7 +24,6 @@ pub const UNKNOWN_CLASS: u8 = u8::MAX;
 
 named! {
     pub enum Kind {
-        /// The library refused the request because of a limit.
         Limit => "limit",
         /// The next layer had no memory.
         OutOfMemory => "out_of_memory",
@@ -102,7 +101,6 @@ impl Levels {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub allocations: u64,
-    /// By `Kind`.
     pub failures: [u64; Kind::ALL.len()],
     /// The same failures by their cause, in the order of `Verdict::ALL`.
     pub causes: [u64; Verdict::ALL.len()],
@@ -143,7 +141,6 @@ pub struct DeviceFigures {
     pub reclaims: Reclaims,
     /// When memory was obtained or given back last, in nanoseconds since the journal began.
     pub changed_ns: u64,
-    /// What the verdict on a failure needs.
     measurements: Measurements,
     floors: Floors,
 }

@@ -43,7 +43,6 @@ pub struct Floors {
     width: u64,
 }
 
-/// Live bytes that came steadily.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Growth {
     pub bytes: u64,

@@ -76,7 +76,7 @@ pub struct Balance {
 
 #[derive(Default)]
 pub struct Measurements {
-    first: Option<Measurement>,
+    pub first: Option<Measurement>,
     last: Option<(Measurement, Balance)>,
     context_excess: Option<i64>,
     least_outside: Option<i64>,
@@ -109,10 +109,6 @@ impl Measurements {
 
     pub fn context_destroyed(&mut self) {
         (self.context_destroyed, self.context_went) = (true, true);
-    }
-
-    pub fn first(&self) -> Option<&Measurement> {
-        self.first.as_ref()
     }
 
     /// The latest measurement, with the ledger's sums of the same moment.

@@ -131,7 +131,6 @@ fn bare(field: &str) -> &str {
     quoted.unwrap_or(field)
 }
 
-/// The positions of the columns, and how many there are.
 struct Columns {
     count: usize,
     action: usize,

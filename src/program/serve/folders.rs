@@ -67,7 +67,6 @@ struct Folder<T> {
 }
 
 pub struct Listed<T> {
-    /// What is to be said of folders that cannot be listed.
     pub problems: Vec<String>,
     pub gone: Vec<(PathBuf, File<T>)>,
     /// By inode.

@@ -31,7 +31,6 @@ const MOST_FOLLOWED: usize = 4096;
 const MOST_COUNTED: usize = 1 << 16;
 /// So many new ones may come before it is looked how many there are.
 const MOST_UNCOUNTED: usize = 1024;
-/// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
 /// The longest message, in characters.
 const LONGEST_MESSAGE: usize = 400;

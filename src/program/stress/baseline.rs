@@ -45,7 +45,6 @@ pub struct Device {
     pub turns: Vec<Outcome>,
 }
 
-/// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// What differs, such as `cuda_version` or `device 0: name`.

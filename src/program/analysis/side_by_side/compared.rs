@@ -84,7 +84,7 @@ impl LayerBook {
     pub fn from_measurements(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
         let path = job.header.layer()?;
         let measurements = &ledger?.measurements;
-        let (first, (last, _)) = (measurements.first()?, measurements.last()?);
+        let (first, (last, _)) = (measurements.first?, measurements.last()?);
         Some(LayerBook {
             path: path.to_owned(),
             used: last.used()?,

@@ -192,7 +192,7 @@ fn add_held(pid: u32, answer: &mut Value) {
     };
     let begin = Instant::now();
     while matches!(watched.follow(), Ok(false)) && begin.elapsed() < LONGEST_READ {}
-    if !watched.is_read() {
+    if !watched.is_read {
         answer["not_known"] = "the journal is long: vramshim top tells".into();
         return;
     }

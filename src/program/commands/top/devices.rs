@@ -73,7 +73,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     for (id, watched) in machine.processes() {
         // The memory of an ended process is free again. Figures are left out until the journal has been read to
         // the end.
-        if watched.state() != State::Running || !watched.is_read() {
+        if watched.state() != State::Running || !watched.is_read {
             continue;
         }
         let host = machine.host(id);
