@@ -90,8 +90,6 @@ int vramshim_limit(int device, struct vramshim_limit *out);
  *   device.N.surges             how often the memory grew faster than VRAMSHIM_SURGE; host.surges: resident memory
  *   host.resident               resident memory of the process, as the kernel counts it
  *   host.pinned                 host memory obtained or registered through CUDA; not always resident for the kernel
- *   host.heap_allocated         what malloc holds, and what its allocator obtained from the kernel; 0 without
- *   host.heap_mapped            VRAMSHIM_HOST_HEAP, or if the allocator did not answer within the last 10 seconds
  *   device.N.free_inside        as in struct vramshim_stats
  *   device.N.largest_free_block
  *   device.N.limit              as in struct vramshim_limit, also limit_used, limit_available, context and
@@ -113,10 +111,9 @@ size_t vramshim_stat_names(char *buffer, size_t capacity);
 
 /* Writes the totals of the process as JSON, by device and class:
  *   {"pid":N,"strategy":"...","events_lost":N,
- *     "host":{"resident":N,"pinned":N,"heap":{"allocator":"glibc","allocated":N,"mapped":N}},
- *     "surges":[{"device":N,"count":N},...],"totals":[{"device":N,"class":"...",
+ *     "host":{"resident":N,"pinned":N},"surges":[{"device":N,"count":N},...],"totals":[{"device":N,"class":"...",
  *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}
- * "host" is null if the kernel does not say, and has "heap" only with VRAMSHIM_HOST_HEAP. Device -1 is the host.
+ * "host" is null if the kernel does not say. Device -1 is the host.
  * Writes at most capacity bytes, the final NUL included. Returns the number of bytes that the whole text needs with its
  * NUL. With NULL and 0 the function writes nothing and returns this number. */
 size_t vramshim_account(char *buffer, size_t capacity);

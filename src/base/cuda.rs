@@ -6,7 +6,6 @@ pub const MAX_DEVICES: usize = 32;
 /// The device number that stands for host memory.
 pub const HOST_DEVICE: i16 = -1;
 
-/// `CUDA_SUCCESS`
 pub const SUCCESS: i32 = 0;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
@@ -30,34 +29,21 @@ pub struct DriverError(pub i32);
 /// The outcome of a CUDA driver call.
 pub type CudaResult<T = ()> = Result<T, DriverError>;
 
+/// Named as in cuda.h, without `CUDA_` and `CUDA_ERROR_`.
 impl DriverError {
-    /// `CUDA_ERROR_INVALID_VALUE`
     pub const INVALID_VALUE: Self = Self(1);
-    /// `CUDA_ERROR_OUT_OF_MEMORY`
     pub const OUT_OF_MEMORY: Self = Self(2);
-    /// `CUDA_ERROR_DEINITIALIZED`
     pub const DEINITIALISED: Self = Self(4);
-    /// `CUDA_ERROR_INVALID_CONTEXT`
     pub const INVALID_CONTEXT: Self = Self(201);
-    /// `CUDA_ERROR_MAP_FAILED`
     pub const MAP_FAILED: Self = Self(205);
-    /// `CUDA_ERROR_INVALID_HANDLE`
     pub const INVALID_HANDLE: Self = Self(400);
-    /// `CUDA_ERROR_NOT_FOUND`
     pub const NOT_FOUND: Self = Self(500);
-    /// `CUDA_ERROR_NOT_READY`
     pub const NOT_READY: Self = Self(600);
-    /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`
     pub const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
-    /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`
     pub const CONTEXT_IS_DESTROYED: Self = Self(709);
-    /// `CUDA_ERROR_NOT_PERMITTED`
     pub const NOT_PERMITTED: Self = Self(800);
-    /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
-    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
     pub const CAPTURE_UNSUPPORTED: Self = Self(900);
-    /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
     pub const CAPTURE_INVALIDATED: Self = Self(901);
 
     /// Whether the error tells of a failure of the driver, the device or the host, and not of what the call asked for

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-/// A layer between job and driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     pub project: &'static str,

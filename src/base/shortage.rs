@@ -10,13 +10,9 @@ use crate::named;
 named! {
     /// The cause of a failed request, or that none failed.
     pub enum Verdict {
-        /// No request failed for lack of memory.
         NoneFailed => "none_failed", "no request failed for lack of memory";
-        /// The journal does not say enough.
         NotEnoughEvidence => "not_enough_evidence", "not enough evidence";
-        /// The request alone is larger than the device.
         LargerThanDevice => "larger_than_device", "larger than the device";
-        /// What the process itself holds live leaves too little.
         LiveSet => "live_set", "the job's own live memory is too much";
         /// What the process holds live has grown all the time; without the growth the request fits.
         Growth => "growth", "live memory that grew all the time, as with a leak";
@@ -25,7 +21,6 @@ named! {
         Unusable => "cached_but_unusable", "free memory that cannot be used";
         /// Without the memory of other processes the request fits.
         OtherProcesses => "other_processes", "another process";
-        /// The limit of the process refused the request.
         Limit => "limit", "the limit";
         /// The limit of the group refused the request, whichever member holds the memory.
         GroupLimit => "group_limit", "the limit of the group";
@@ -123,12 +118,10 @@ impl Parts {
         self.others.is_none() && self.context == 0
     }
 
-    /// Whose memory this is.
     pub fn whose(&self) -> &'static str {
         if self.of_layer { "layer" } else { "device" }
     }
 
-    /// What the bytes of `unknown` are.
     pub fn unknown_words(&self) -> &'static str {
         match self.others {
             _ if self.unknown < 0 && self.of_layer => "not counted by the layer",
@@ -200,7 +193,6 @@ named! {
     }
 }
 
-/// Who refused a request, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub by: Refuser,
@@ -239,11 +231,9 @@ pub struct Shortage {
     pub requested: u64,
     /// The CUDA result.
     pub result: i32,
-    /// The request was for host memory.
     pub of_host: bool,
     /// The library's limit refused the request.
     pub by_limit: bool,
-    /// A guard refused the request.
     pub guard: Option<Guard>,
     /// That guard is the host guard, which guards calls such as malloc.
     pub by_host_guard: bool,

@@ -24,7 +24,6 @@ const MOST_BYTES: u64 = 64 << 10;
 /// layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The name of the device.
     pub device: String,
     /// The answer of `cuDriverGetVersion`.
     pub cuda: i32,

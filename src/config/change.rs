@@ -6,7 +6,6 @@ use crate::parse::{duration_or_never, stack_depth};
 use crate::settings::Stacks;
 use crate::table::{self, VARIABLES, Variable};
 
-/// A setting with its new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Stacks(Stacks),
@@ -14,7 +13,6 @@ pub enum Change {
     IdleRelease(Option<Duration>),
 }
 
-/// Why a setting does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unchanged {
     #[error("no setting has this name; settings that may change: {}", Change::names().join(", "))]

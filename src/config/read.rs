@@ -68,7 +68,6 @@ impl Config {
         reader.set(&table::JOURNAL_MAX, size_with_unit, &mut config.journal_max);
         reader.set(&table::MAX_REQUEST, size_or_none, &mut config.max_request);
         reader.set(&table::HOST_GUARD, host_guard, &mut config.host_guard);
-        reader.set(&table::HOST_HEAP, boolean, &mut config.host_heap);
         reader.set(&table::SURGE, surge, &mut config.surge);
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::STACKS, Stacks::parse, &mut config.stacks);

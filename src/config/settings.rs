@@ -11,7 +11,6 @@ use quota::limits::Amount;
 pub const DEEPEST_STACK: usize = 128;
 
 named! {
-    /// How much the library writes to standard error.
     #[derive(Default)]
     pub enum LogLevel {
         Off => "off",
@@ -35,7 +34,6 @@ pub enum Strict {
 }
 
 named! {
-    /// Which stacks are recorded.
     #[derive(Default)]
     pub enum Stacks {
         #[default]
@@ -82,7 +80,6 @@ pub struct Config {
     /// How long a pool must be without a request before its free memory is given back; `None` keeps the memory.
     pub idle_release: Option<Duration>,
     pub stacks: Stacks,
-    /// How many frames of a stack are kept at most.
     pub stack_depth: usize,
     /// Whether the process answers `vramshim ctl`.
     pub control: bool,
@@ -94,8 +91,6 @@ pub struct Config {
     pub host_guard: Option<u64>,
     /// Growth that the journal marks; `None` if nothing is watched.
     pub surge: Option<Surge>,
-    /// Whether the allocator of host memory is asked what it holds.
-    pub host_heap: bool,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
     /// The folder of those answers; `None` if the user has no home.

@@ -20,7 +20,6 @@ pub enum Part {
     Policy(StoreSetting),
     /// The start-up hook in Python (`src/python`), in the job.
     Python,
-    /// The program `vramshim`.
     Program,
 }
 
@@ -43,7 +42,6 @@ fn store<T>(setting: &mut T, value: Option<T>) -> Option<()> {
 
 type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
 
-/// One environment variable, in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     pub name: &'static str,
@@ -144,9 +142,6 @@ variables! {
         "The most bytes of host memory that a single call may ask for. A larger one gets `ENOMEM`, and standard \
          error its stack. Acts in processes that preload `libvramshim_hostguard.so`, as `vramshim run` does if \
          this is set.");
-    HOST_HEAP = Library("VRAMSHIM_HOST_HEAP", "0", || BOOLEAN,
-        "If `1`, a thread of the library asks the allocator of the process each second what it holds: glibc's \
-         (2.33 or later) or jemalloc. The answer takes the allocator's locks, so other threads may wait for it.");
     JOURNAL_MAX = Library("VRAMSHIM_JOURNAL_MAX", "4GiB", || SIZE,
         "Largest size of a journal. `0` keeps no journal; `vramshim top` then shows what NVML says of the \
          process.");

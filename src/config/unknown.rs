@@ -19,7 +19,6 @@ const OF_SCRIPTS: &[&str] = &[
 ];
 const OF_TESTS: &str = "VRAMSHIM_TEST_";
 
-/// A variable that nothing reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{} is no variable of vramshim; `vramshim variables` lists them", printable(.0, LONGEST_SHOWN))]
 pub struct Unknown(pub String);

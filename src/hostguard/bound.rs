@@ -18,7 +18,6 @@ pub fn refuses(size: usize) -> bool {
     size > BOUND.load(Relaxed) && is_above(size)
 }
 
-/// The bound, for messages.
 pub fn bytes() -> usize {
     BOUND.load(Relaxed)
 }

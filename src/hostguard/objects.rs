@@ -20,7 +20,6 @@ pub struct Object {
 }
 
 impl Object {
-    /// The object that has the address.
     pub fn at(address: usize) -> Option<Object> {
         let mut search: Search = (address, None);
         // SAFETY: the callback gets a pointer to `search`, which lives until the call returns.

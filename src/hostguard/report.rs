@@ -1,7 +1,7 @@
 //! What standard error is told of a refused request: the call, its size, and the native stack. Nothing here allocates.
 //!
 //! A frame is a file, the address in it as its symbol tables have it, the exported function, and the file's build id.
-//! `vramshim frames` names functions and lines from that, after the process is gone and if the file is still the same.
+//! `addr2line` names functions and lines from that, after the process is gone and if the file is still the same.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::{self, Write};
@@ -147,12 +147,12 @@ fn tell(name: &str, size: Option<usize>, bound: usize, count: u64) {
     match size {
         Some(size) => line(format_args!(
             "vramshim host guard: {name} of {size} bytes ({} {}) refused (request {count}, process {process}, thread \
-             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack (vramshim frames names it):",
+             {thread}): VRAMSHIM_HOST_GUARD is {bound} bytes, so the caller gets ENOMEM. Stack:",
             rounded.0, rounded.1
         )),
         None => line(format_args!(
             "vramshim host guard: {name} of more bytes than there are addresses refused (request {count}, process \
-             {process}, thread {thread}): the caller gets ENOMEM. Stack (vramshim frames names it):"
+             {process}, thread {thread}): the caller gets ENOMEM. Stack:"
         )),
     }
     if is_on_alternate_stack() {

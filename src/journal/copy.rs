@@ -26,7 +26,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Where a journal is read: the memory of the process that writes it, or its file.
 pub trait Source {
-    /// The size of the journal in bytes.
     fn size(&self) -> io::Result<u64>;
 
     /// Copies as many bytes as the buffer has, from `offset` on. The source has them, by its size. Both numbers are

@@ -171,37 +171,4 @@ mod tests {
         assert_eq!((us(Call::Reserve, 1 << 40), us(Call::Unreserve, 1 << 40)), (2.0, 2.0));
         assert_eq!(prices.price_ns(Call::Allocate, u64::MAX), 60_000 + (250_000 << 34));
     }
-
-    #[test]
-    fn a_file_replaces_the_prices_that_it_names() {
-        let prices = Prices::parse("# measured\n\n map_us = 1.5 # us\nfree_us=0\n").expect("a table");
-        assert_eq!(
-            (prices.price_ns(Call::Map, 1), prices.price_ns(Call::Free, 0)),
-            (1500, 0)
-        );
-        assert_eq!(
-            prices.price_ns(Call::Release, 1),
-            Prices::default().price_ns(Call::Release, 1)
-        );
-        assert_eq!(Prices::parse(BUILT_IN), Ok(Prices::default()));
-    }
-
-    #[test]
-    fn errors_say_what_is_wrong_and_where() {
-        let no_time = |value: &str| NoPrices::NoTime(1, "map_us".into(), value.into());
-        for (text, problem) in [
-            ("map_us = 1\nmap", NoPrices::NoPrice(2, "map".into())),
-            ("mop_us = 1", NoPrices::UnknownName(1, "mop_us".into())),
-            ("map_us = 1\n# twice\nmap_us = 2", NoPrices::Twice(3, "map_us".into())),
-            ("map_us = -1", no_time("-1")),
-            ("map_us = 2 us", no_time("2 us")),
-            ("map_us = NaN", no_time("NaN")),
-            ("map_us = 1e9", no_time("1e9")),
-            ("map_us =", no_time("")),
-        ] {
-            assert_eq!(Prices::parse(text), Err(problem));
-        }
-        let problem = Prices::parse("mop_us = 1").expect_err("no name").to_string();
-        assert!(problem.starts_with("line 1: \"mop_us\" is the name of no price: there is create_us, "));
-    }
 }

@@ -33,7 +33,6 @@ pub fn size(text: &str) -> Result<u64, String> {
     lacks_unit(text).map_or_else(|| parse_size(text).ok_or_else(no_size), Err)
 }
 
-/// Reads a time in nanoseconds.
 pub fn time_ns(text: &str) -> Result<u64, &'static str> {
     parse_time(text).ok_or("no time; give one with a unit, such as 500us, 20ms or 1s")
 }

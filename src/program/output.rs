@@ -10,7 +10,6 @@ use tempfile::NamedTempFile;
 
 use crate::escaped::Escaped;
 
-/// Where the bytes go.
 pub enum Output {
     Stdout(Box<dyn Write + Send>),
     File {

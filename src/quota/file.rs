@@ -168,12 +168,6 @@ impl SharedAccount {
         Self::open_existing(&Self::path_in(folder, uuid), uuid)
     }
 
-    /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error
-    /// says why the file cannot be used.
-    pub fn open_path(path: &Path) -> Result<SharedAccount, Problem> {
-        Self::open_existing(path, uuid_in_name(path).ok_or(Problem::NotNamed)?)
-    }
-
     fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Problem> {
         let path = std::path::absolute(path)?;
         // If a FIFO has this name, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.

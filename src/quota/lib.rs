@@ -39,7 +39,6 @@ named! {
     /// Whose memory counts towards a limit.
     #[derive(Default)]
     pub enum Scope {
-        /// This process alone.
         #[default]
         Process => "process",
         /// All processes that share an account.

@@ -65,7 +65,6 @@ impl Amount {
 pub struct Limits(Vec<(Name, Amount)>);
 
 impl Limits {
-    /// Reads a list of limits.
     pub fn parse_in(dialect: Dialect, text: &str) -> Result<Limits, Refused> {
         let mut limits = Limits::default();
         for part in text.split(',') {

@@ -7,7 +7,6 @@ use base::text::shown;
 
 use super::account::{SEATS, VERSION};
 
-/// Why the account in a file cannot be opened, created or joined.
 #[derive(Debug, thiserror::Error)]
 #[error("accounts {}: {why}", shown(path))]
 pub struct AccountError {
@@ -30,8 +29,6 @@ pub enum Problem {
     NotRemoved(Distrust, Errno),
     #[error("others replace or remove it all the time")]
     Contended,
-    #[error("its name is not the UUID of a device")]
-    NotNamed,
     #[error("no regular file; remove it")]
     NotAFile,
     #[error("it belongs to user {0}; name another folder, or remove it")]
@@ -54,7 +51,6 @@ pub enum Problem {
     System(Errno),
 }
 
-/// Why a file is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Distrust {
     #[error("it is a symbolic link")]

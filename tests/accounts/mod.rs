@@ -5,15 +5,23 @@ mod file_systems;
 mod files;
 mod reclaim;
 
+use std::path::Path;
 use std::time::Duration;
 
+use base::uuid::parse_uuid;
 use quota::file::SharedAccount;
 use serde_json::{Value, json};
 use support::member::{Host, Member};
 use support::{AUTO_GROWTH, Fields, GIB, MIB, NAIVE_BEST_FIT, OUT_OF_MEMORY, PASSTHROUGH, assert_fields, client};
 
+/// The account in a file, which is named by the UUID of its device.
+pub fn account_at(file: &Path) -> Option<SharedAccount> {
+    let uuid = parse_uuid(file.file_stem()?.to_str()?)?;
+    SharedAccount::find(file.parent()?, uuid).ok()
+}
+
 fn look(host: &Host) -> SharedAccount {
-    SharedAccount::open_path(&host.account_file()).expect("an account")
+    account_at(&host.account_file()).expect("an account")
 }
 
 fn used(account: &SharedAccount) -> u64 {

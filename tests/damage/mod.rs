@@ -5,7 +5,7 @@ mod commands;
 mod foreign;
 mod holes;
 mod hostile;
-mod sweep;
+pub mod sweep;
 
 use std::path::Path;
 use std::process::Command;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use journal::format::Device;
 use journal::format::RawRecord;
 use journal::writer::{About, PastJournal};
+use program::analysis::job::Job;
 use support::random::Random;
 
 use super::{HEADER, SLOT, journal, run};
@@ -106,6 +107,16 @@ fn hostile(path: &Path, whole: &[u8], random: &mut Random) {
         .unwrap();
 }
 
+/// What holds of the sums, whatever the records say.
+pub fn check_sums(job: &Job) {
+    for device in job.ledger.devices.values() {
+        let (free, reserved) = (device.free(), device.all.reserved);
+        assert!(free.largest <= free.bytes && (0.0..=1.0).contains(&free.fragmentation()));
+        assert!(reserved.current <= reserved.peak);
+    }
+    let _ = (job.ledger.live(), job.ledger.anomalies.total());
+}
+
 fn tensors(random: &mut Random) -> String {
     let mut text = "vramshim-pytorch\t1\t7\t2.12.0\nT\t0\ttrain.py\t7\tstep\n".to_owned();
     for line in 0..60u64 {
@@ -150,6 +161,8 @@ fn no_journal_makes_a_command_panic() {
         if random.below(3) == 0 {
             fs::write(path.with_extension("tensors"), tensors(&mut random)).unwrap();
         }
+        let sums = std::panic::catch_unwind(|| Job::load(&path, |_, _| {}).ok().as_ref().map(check_sums));
+        assert!(sums.is_ok(), "seed {seed}: the journal is {:?}", kept(&path, seed));
         for (name, arguments) in COMMANDS {
             let arguments = with_out(arguments, &out);
             let context = format!("seed {seed}: {name}");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::Api;
 use base::shortage::Allowance;
-use journal::format::{Device, Event, FrameworkRequest, HEADER_SIZE, Library, SLOT_SIZE, Teller};
+use journal::format::{Device, Event, FrameworkRequest, HEADER_SIZE, SLOT_SIZE, Teller};
 use journal::writer::About;
 use serde_json::{Value, json};
 use support::made::{self, Made, failed};
@@ -413,7 +413,6 @@ fn a_retry_that_was_served_is_no_death() {
     for (served, code) in [(true, 0), (false, 12)] {
         let told = told_of(["", TORCH], Some(1), |job| {
             let request = FrameworkRequest {
-                library: Library::PyTorch,
                 requested: None,
                 asks_again: Some(true),
             };

@@ -1,7 +1,6 @@
 //! Guards: requests that are too large to be meant are refused at once, and nobody is asked for them. Growth that is too
 //! fast is marked.
 
-mod frames;
 mod host;
 mod requests;
 mod surges;

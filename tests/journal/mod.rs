@@ -7,7 +7,7 @@ use support::{assert_says, journals_in};
 
 use base::api::{Api, Class};
 use journal::format::Device;
-use journal::format::{Allocation, Event, HEADER_SIZE, Library, RawRecord, SLOT_SIZE};
+use journal::format::{Allocation, Event, HEADER_SIZE, RawRecord, SLOT_SIZE};
 use journal::reader::{self, State};
 use journal::writer::{About, Journal, Outcome};
 
@@ -28,7 +28,6 @@ fn numbered(number: u64) -> Event {
         requested: number.wrapping_mul(3),
         allocated: !number >> 8,
         reserved: Some(number ^ 0x5555),
-        cache: Library::NotKnown,
         stream: 0,
     })
 }

@@ -33,7 +33,7 @@ fn used_and_limit_are_those_of_the_group_and_nothing_is_changed() {
     let mut two = Member::start(host.member("1GiB"));
     assert_eq!((one.allocate(100 * MIB), two.allocate(50 * MIB)), (0, 0));
     let file = host.account_file();
-    let truth = || quota::file::SharedAccount::open_path(&file).unwrap().account().used();
+    let truth = || crate::accounts::account_at(&file).unwrap().account().used();
     let used = truth();
     assert!(used >= 150 * MIB, "{used}");
     let before = std::fs::read(&file).unwrap();

@@ -152,9 +152,23 @@ fn a_file_replaces_prices() {
     assert_eq!(page["price_table"], path.display().to_string());
     let table = replay(&trace, &[]).text;
     assert!(table.contains("\nprices of driver calls: built in\n"), "{table}");
-    let output = with("map_us = 1\nmop_us = 2\n");
-    assert_eq!(output.code, Some(2));
-    assert_says(&output.said, "prices.toml: line 2: \"mop_us\" is the name of no price");
+    for (text, words) in [
+        (
+            "map_us = 1\nmop_us = 2\n",
+            "line 2: \"mop_us\" is the name of no price: there is create_us, ",
+        ),
+        ("map_us = 1 # us\n\nmap_us = 2", "line 3: map_us has a price already"),
+        ("map_us", "line 1: \"map_us\" is no price"),
+        ("map_us = -1", "line 1: map_us = \"-1\" is no time"),
+        ("map_us = 2 us", "line 1: map_us = \"2 us\" is no time"),
+        ("map_us = NaN", "line 1: map_us = \"NaN\" is no time"),
+        ("map_us = 1e9", "line 1: map_us = \"1e9\" is no time"),
+        ("map_us =", "line 1: map_us = \"\" is no time"),
+    ] {
+        let output = with(text);
+        assert_eq!(output.code, Some(2), "{text}");
+        assert_says(&output.said, &format!("prices.toml: {words}"));
+    }
     let missing = replay(&trace, &["--prices", "/nowhere"]);
     assert_eq!(missing.code, Some(2));
     assert_says(&missing.said, "--prices /nowhere: cannot be read");

@@ -31,14 +31,13 @@ fn a_driver_in_a_namespace_of_its_own_is_left_alone() {
     runs_as_without("namespace", &[&[]]);
 }
 
-/// Each thread of the library lets the process end: the keeper, the service of shared blocks, and the one that asks malloc.
+/// Each thread of the library lets the process end: the keeper, and the service of shared blocks.
 #[test]
 fn a_process_ends_with_its_last_thread() {
-    let surroundings: [&[(&str, &str)]; 4] = [
+    let surroundings: [&[(&str, &str)]; 3] = [
         &[],
         &[("VRAMSHIM_CONTROL", "1")],
         &[("VRAMSHIM_MEMORY_LIMIT", "1GiB"), ("VRAMSHIM_SURGE", "1GiB/s")],
-        &[("VRAMSHIM_HOST_HEAP", "1")],
     ];
     for finished in runs_as_without("last_thread", &surroundings) {
         let job = finished.inspect();

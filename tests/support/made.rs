@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::{Allocation, Device, Event, Library, MarkKind, MemInfo, ProcessBytes, Teller};
+use journal::format::{Allocation, Device, Event, MarkKind, MemInfo, ProcessBytes, Teller};
 use journal::writer::{About, PastJournal};
 
 use crate::MIB;
@@ -212,7 +212,6 @@ pub fn linear(address: u64, bytes: u64) -> Allocation {
         requested: bytes,
         allocated: bytes,
         reserved: Some(bytes),
-        cache: Library::NotKnown,
         stream: 1,
     }
 }

@@ -126,9 +126,9 @@ fn signals_end_it_though_the_terminal_takes_no_output() {
 fn processes_are_filtered_and_all_events_are_shown() {
     let (mut job, mut terminal) = one(24, 80);
     let pid = job.pid();
-    terminal.press("/paced\r");
+    terminal.press("/PACED\r");
     terminal.until("the job", |text| {
-        text.contains("with \"paced\" in a column") && lines_of(text, pid).len() == 2
+        text.contains("with \"PACED\" in a column") && lines_of(text, pid).len() == 2
     });
     terminal.press("\x1b");
     terminal.until("all", |text| !text.contains("in a column"));

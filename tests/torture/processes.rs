@@ -98,7 +98,7 @@ impl Run {
 
     fn accounts(&self) -> Vec<SharedAccount> {
         let files = self.host.account_files().into_iter();
-        files.filter_map(|path| SharedAccount::open_path(&path).ok()).collect()
+        files.filter_map(|path| crate::accounts::account_at(&path)).collect()
     }
 }
 

@@ -66,7 +66,7 @@ const MOST_LINES: usize = 50;
 #[test]
 fn the_commands_are_few_enough_to_learn() {
     let commands = commands();
-    assert_eq!(commands.len(), 17);
+    assert_eq!(commands.len(), 16);
     let (man, mut options) = (man_pages(), 0);
     let mut too_long = Vec::new();
     let options_in = |help: &str| {

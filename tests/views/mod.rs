@@ -213,8 +213,12 @@ fn wrong_options_are_refused() {
     let (_folder, path, _) = generated(Plan::default());
     for (arguments, code) in [
         (&["--at", "yesterday"][..], 2),
+        (&["--at", "5"], 2),
+        (&["--at", "mark:"], 2),
         (&["--top", "colour"], 2),
         (&["--top", "0"], 2),
+        (&["--diff", "/nowhere.vraj", "--fail-above", "5"], 2),
+        (&["--diff", "/nowhere.vraj", "--fail-above=-5%"], 2),
         // Nothing to compare with.
         (&["--fail-above", "5%"], 2),
         (&["--diff", "/nowhere.vraj"], 1),

@@ -22,12 +22,10 @@ pub struct DeviceEntry {
     pub uuid: [u8; 16],
     /// UTF-8, NUL-padded.
     pub name: [u8; 64],
-    /// The number that NVML gives the device, plus 1; 0 if it is not known.
-    pub physical: u32,
+    pub _unused: u32,
     /// `LimitSource` as a number.
     pub limit_source: u32,
-    /// `DOMAIN:BUS:DEVICE.FUNCTION`, NUL-padded; empty if it is not known.
-    pub bus_id: [u8; 16],
+    pub _unused_too: [u8; 16],
 }
 
 /// What `DeviceEntry` says of a device. `None` is "not known".
@@ -41,8 +39,6 @@ pub struct Device {
     pub limit_source: LimitSource,
     pub uuid: [u8; 16],
     pub name: String,
-    pub physical: Option<u32>,
-    pub bus_id: Option<String>,
 }
 
 numbered! {
@@ -57,17 +53,6 @@ numbered! {
         Layer = 3,
         /// What an operator set, as by the annotation of a pod.
         Operator = 4,
-    }
-}
-
-numbered! {
-    /// How the sizes in the job's settings are to be read.
-    pub enum SizeDialect: u32 {
-        NotKnown = 0,
-        /// `8GiB`, `50%`, or a number of bytes.
-        Vramshim = 1,
-        /// A quantity of Kubernetes: `8Gi`, `8G`, or a number of bytes.
-        Kubernetes = 2,
     }
 }
 
@@ -99,9 +84,7 @@ pub struct Header {
     pub host_pid: u32,
     /// The effective user id, plus 1; 0 if it is not known.
     pub user: u32,
-    /// `SizeDialect` as a number.
-    pub size_dialect: u32,
-    pub _unused: u32,
+    pub _unused: u64,
     /// The strategy in force, UTF-8, NUL-padded.
     pub strategy: [u8; 32],
     /// 1 if the process exited, with `exit_status`; 0 if it still runs, or was killed.

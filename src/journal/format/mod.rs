@@ -76,11 +76,11 @@ pub mod stacks;
 pub mod tensors;
 
 pub use frames::{Frame, frames_of_the_job, line_of_the_job};
-pub use header::{Device, DeviceEntry, Header, LimitSource, SizeDialect};
+pub use header::{Device, DeviceEntry, Header, LimitSource};
 pub use record::{
-    Allocation, Allocator, Amount, ContextMeasure, Event, Figure, FrameworkRequest, Heap, HostMemory, LARGEST_RANGE,
-    Library, Listed, MarkKind, MemInfo, Mps, ProcessBytes, Quantity, RawRecord, Reason, Record, ShortName, SurgeShare,
-    Teller, Traits, is_possible_device, is_possible_range, shares,
+    Allocation, Amount, ContextMeasure, Event, FrameworkRequest, HostMemory, LARGEST_RANGE, Listed, MarkKind, MemInfo,
+    Mps, ProcessBytes, RawRecord, Reason, Record, ShortName, SurgeShare, Teller, is_possible_device, is_possible_range,
+    shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 pub use tensors::{

@@ -4,8 +4,8 @@
 //! events share the same twelve fields on disk. Only the table knows what a field holds for which event.
 //!
 //! To add a field to an event, add it to the variant, and its place to the table of `records!`, which both encodes and
-//! decodes. Use a place that is 0 for this event so far, and read 0 as "not known". What only few allocations have goes
-//! into `Traits`. If no place is left, the record needs a new format `VERSION`.
+//! decodes. Use a place that is 0 for this event so far, and read 0 as "not known". If no
+//! place is left, the record needs a new format `VERSION`.
 
 mod event;
 mod evidence;
@@ -17,10 +17,10 @@ use base::api::{Api, ApiCode, Class};
 use base::cuda::HOST_DEVICE;
 pub use base::shortage::MemInfo;
 use base::shortage::{Allowance, Refusal};
-pub use event::{Allocation, Event, Library, MarkKind, Record, Traits};
+pub use event::{Allocation, Event, MarkKind, Record};
 pub use evidence::{
-    Allocator, Amount, ContextMeasure, Figure, FrameworkRequest, Heap, HostMemory, Listed, Mps, ProcessBytes, Quantity,
-    Reason, ShortName, SurgeShare, Teller, shares,
+    Amount, ContextMeasure, FrameworkRequest, HostMemory, Listed, Mps, ProcessBytes, Reason, ShortName, SurgeShare,
+    Teller, shares,
 };
 pub(crate) use places::Bits;
 use places::{
@@ -43,8 +43,6 @@ pub(crate) const WORDS: usize = 7;
 /// In the record of an allocation: the call obtained `DETAIL` bytes from the next layer.
 const DIRECT: Place = flag(0);
 const CONTEXT_GONE: Place = flag(1);
-/// The `Library` that keeps an allocation as a cache.
-const CACHE: Place = FLAGS.part(2, 4);
 const OVER_LIMIT: Place = flag(3);
 const AGAIN: Place = flag(4);
 /// In the record of a failure: the ring puts no other record in its place.
@@ -85,20 +83,12 @@ records! {
     REFUSED 17 Refused Refusal {
         by: CLASS, result: Known(flag(0), DETAIL), driver: UnlessZero(SIZE, [SIZE, ALLOCATED]),
     };
-    HOST 18 Host HostMemory { resident: SIZE, pinned: ALLOCATED, heap: UnlessZero(CLASS, [CLASS, ADDRESS, DETAIL]) };
+    HOST 18 Host HostMemory { resident: SIZE, pinned: ALLOCATED };
     SURGE 19 Surge SurgeShare { grown: SIZE, over_ns: DETAIL, asked: ALLOCATED, place: ADDRESS };
-    TRAITS 20 Traits Traits {
-        driver_pool: Known(flag(0), ADDRESS), framework_pool: Known(flag(1), [SIZE, ALLOCATED]),
-        location: Known(flag(2), CLASS), usage: Known(flag(3), DETAIL.part(0, 32)),
-        exported: Known(flag(4), DETAIL.part(32, 16)), size_class: Known(flag(5), DETAIL.part(48, 16)),
-    };
-    FIGURE 21 Figure Figure { quantity: CLASS, amount: [FLAGS, SIZE], told_by: ADDRESS };
     FRAMEWORK_REQUEST 22 FrameworkRequest FrameworkRequest {
-        library: CLASS, requested: Known(flag(0), SIZE), asks_again: Known(flag(1), flag(2)),
+        requested: Known(flag(0), SIZE), asks_again: Known(flag(1), flag(2)),
     };
     CONTEXT_CREATED 23 ContextCreated { context: ADDRESS, bytes: SIZE, measure: CLASS };
-    TEARDOWN 24 Teardown {};
-    FRAMEWORK_SNAPSHOT 25 FrameworkSnapshot { library: CLASS, number: ADDRESS };
 }
 
 #[inline(always)]
@@ -150,7 +140,6 @@ impl Field<Whole> for Allocation {
             requested,
             allocated,
             reserved,
-            cache,
             stream,
         } = self;
         class.put(raw, CLASS);
@@ -158,7 +147,6 @@ impl Field<Whole> for Allocation {
         requested.put(raw, SIZE);
         allocated.put(raw, ALLOCATED);
         reserved.put(raw, Known(DIRECT, DETAIL));
-        cache.put(raw, CACHE);
         stream.put(raw, STREAM);
     }
 
@@ -169,7 +157,6 @@ impl Field<Whole> for Allocation {
             requested: raw.get(SIZE),
             allocated: raw.get(ALLOCATED),
             reserved: raw.get(Known(DIRECT, DETAIL)),
-            cache: raw.get(CACHE),
             stream: raw.get(STREAM),
         }
     }
@@ -214,7 +201,6 @@ impl RawRecord {
         self
     }
 
-    /// The record with the number of a stack.
     pub fn with_stack(mut self, stack: u32) -> RawRecord {
         STACK.replace(&mut self, stack.into());
         self

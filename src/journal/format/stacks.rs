@@ -23,19 +23,14 @@ named! {
     /// follow "no stack: ".
     #[repr(u32)]
     pub enum NoStack {
-        /// Stacks are not recorded, or not for records of this kind.
         Off = 0 => "off", "not recorded";
-        /// The thread did not hold the interpreter's lock, so its Python frames could not be read.
         NoLock = FIRST_REASON => "no_lock", "the thread did not hold Python's lock";
         /// The thread runs no Python code, or its native stack could not be walked.
         NoFrame = FIRST_REASON + 1 => "no_frame", "the thread ran no code whose frames can be read";
-        /// The process has no Python interpreter.
         NoPython = FIRST_REASON + 2 => "no_python", "the process has no Python interpreter";
         /// The interpreter is of a version or a build whose frames the library does not read, or not the main one.
         Unsupported = FIRST_REASON + 3 => "unsupported", "the library does not read the frames of this interpreter";
-        /// The table of stacks was full.
         Full = FIRST_REASON + 4 => "full", "the table of stacks was full";
-        /// Reading the stack or writing the file failed.
         Failed = FIRST_REASON + 5 => "failed", "the stack could not be recorded";
     }
 }

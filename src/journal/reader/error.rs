@@ -7,7 +7,6 @@ use base::text::shown;
 
 use crate::format::{EXTENSION, HEADER_SIZE, VERSION};
 
-/// Why a file cannot be read as a journal.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", shown(path))]
 pub struct OpenError {
@@ -22,7 +21,6 @@ pub enum Problem {
     Io(#[source] io::Error),
     #[error("not a file: give a .{EXTENSION} file or a folder of them")]
     NotAFile,
-    /// The file does not begin as a journal does.
     #[error("not a vramshim journal: give a .{EXTENSION} file")]
     NotAJournal,
     #[error("a journal of an older, unreleased build: record it again")]

@@ -8,7 +8,7 @@ use super::error::Problem;
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::record::Bits;
 use crate::format::{
-    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, SLOT_SIZE, SizeDialect, UNRELEASED_MAGIC, VERSION, check,
+    Device, DeviceEntry, HEADER_SIZE, Header as H, MAGIC, SLOT_SIZE, UNRELEASED_MAGIC, VERSION, check,
 };
 use base::shortage::Refuser;
 
@@ -27,7 +27,6 @@ pub struct Header {
     /// The effective user id.
     pub user: Option<u32>,
     pub cgroup: Option<String>,
-    pub size_dialect: SizeDialect,
     pub strategy: String,
     pub host: String,
     pub job: String,
@@ -66,7 +65,6 @@ impl Header {
         Some(value)
     }
 
-    /// The numbers of the devices.
     pub fn ordinals(&self) -> impl Iterator<Item = i16> {
         let devices = self.devices.iter();
         devices.filter_map(|device| i16::try_from(device.ordinal).ok())
@@ -204,7 +202,6 @@ pub(super) fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         host_pid: Some(h.host_pid).filter(|&pid| pid > 0),
         user: h.user.checked_sub(1),
         cgroup: known_text(&h.cgroup),
-        size_dialect: Bits::of_bits(h.size_dialect.into()),
         strategy: text(&h.strategy),
         host: text(&h.host),
         job: text(&h.job),
@@ -278,15 +275,12 @@ fn devices(h: &H, head: &[u8], damaged: &mut Vec<&'static str>) -> Vec<Device> {
                 limit_source: Bits::of_bits(entry.limit_source.into()),
                 uuid: entry.uuid,
                 name: text(&entry.name),
-                physical: entry.physical.checked_sub(1),
-                bus_id: known_text(&entry.bus_id),
             });
         }
     }
     devices
 }
 
-/// The `NAME=value` texts in a field.
 fn pairs(field: &[u8]) -> Vec<(String, String)> {
     let texts = texts(field);
     let pairs = texts.iter().filter_map(|pair| pair.split_once('='));

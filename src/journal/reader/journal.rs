@@ -27,7 +27,6 @@ pub enum State {
     Running,
     /// The process ran when this copy of its journal was made.
     Dumped,
-    /// The process exited with this status.
     Exited(i32),
     /// The process ended without noting an exit: a signal killed it, the job made the system call itself, or the
     /// machine went down.

@@ -13,7 +13,6 @@ use crate::format::Record;
 /// How many records may wait: enough for 1024 threads with 64 slots each.
 pub(super) const HELD: usize = 1 << 16;
 
-/// What records are ordered by.
 pub(super) fn key(record: &Record) -> (u64, u64) {
     (record.time_ns, record.slot)
 }

@@ -39,7 +39,6 @@ pub struct Module {
     pub build_id: String,
 }
 
-/// Where a native frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The index in `Stacks::modules`.

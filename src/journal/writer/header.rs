@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::format::header::{device_check, fixed_check, pair_check};
-use crate::format::{Device, DeviceEntry, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, SizeDialect, VERSION, check};
+use crate::format::{Device, DeviceEntry, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, VERSION, check};
 
 /// What the header says of the job.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,6 @@ pub struct About {
     pub pid_namespace: u64,
     pub host_pid: Option<u32>,
     pub user: Option<u32>,
-    pub size_dialect: SizeDialect,
     /// Empty if it is not known.
     pub cgroup: Vec<u8>,
     pub strategy: String,
@@ -53,8 +52,7 @@ pub(super) unsafe fn write_about(header: *mut Header, about: &About) {
         (*header).mono_start_ns = about.mono_start_ns;
         (*header).pid_namespace = about.pid_namespace;
         (*header).host_pid = about.host_pid.unwrap_or(0);
-        (*header).user = plus_one(about.user);
-        (*header).size_dialect = about.size_dialect as u32;
+        (*header).user = about.user.map_or(0, |user| user.saturating_add(1));
         fill_text(&mut (*header).strategy, &about.strategy);
         fill_text(&mut (*header).host, &about.host);
         fill_text(&mut (*header).job, &about.job);
@@ -81,8 +79,6 @@ pub(super) unsafe fn write_device(header: *mut Header, place: usize, device: &De
         (*entry).total_memory = device.total_memory;
         (*entry).uuid = device.uuid;
         (*entry).limit_source = device.limit_source as u32;
-        (*entry).physical = plus_one(device.physical);
-        fill_text(&mut (*entry).bus_id, device.bus_id.as_deref().unwrap_or(""));
         fill_text(&mut (*entry).name, &device.name);
         (*header).limits[place].store(limit, Relaxed);
         let bytes = std::slice::from_raw_parts(entry.cast::<u8>(), size_of::<DeviceEntry>());
@@ -121,11 +117,6 @@ pub(super) unsafe fn write_end(header: *mut Header, status: i32, time_ns: u64) {
         (*header).end_check.store(pair_check(status, time_ns), Release);
         (*header).ended.store(1, Release);
     }
-}
-
-/// A number as a field has it in which 0 is "not known".
-fn plus_one(number: Option<u32>) -> u32 {
-    number.map_or(0, |number| number.saturating_add(1))
 }
 
 /// Copies as many of `bytes` as the field has room for. All other bytes of the field stay 0.

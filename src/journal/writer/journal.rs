@@ -13,7 +13,7 @@ use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::pair_check;
-use crate::format::{Device, RawRecord, SizeDialect, UNDER_WAY, check, commit_word};
+use crate::format::{Device, RawRecord, UNDER_WAY, check, commit_word};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -78,7 +78,6 @@ impl Journal {
             pid_namespace: identity::pid_namespace(),
             host_pid: identity::outermost_pid(),
             user: Some(identity::effective_user()),
-            size_dialect: SizeDialect::Vramshim,
             cgroup: identity::cgroup(),
             host,
             ..about

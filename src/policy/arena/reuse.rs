@@ -205,7 +205,6 @@ impl Arena {
         }
     }
 
-    /// The blocks of this batch are clean.
     pub(super) fn clean(&mut self, id: BatchId, then: &mut impl FnMut(&mut Arena, Id)) {
         let users = match id {
             BatchId::UNKNOWN => Users::Unknown,

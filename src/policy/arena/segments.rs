@@ -25,7 +25,6 @@ pub struct Arena {
     pub(super) streams: Streams,
     /// Whether what one stream has freed stays with it as long as memory is not short.
     pub(super) spares_events: bool,
-    /// Whether memory is short.
     pub is_short: bool,
     /// Whether events were ever recorded.
     pub(super) has_events: bool,

@@ -6,7 +6,6 @@ use crate::device_memory::Available;
 
 #[derive(Debug, Default)]
 pub(super) struct Headroom {
-    /// The device's memory.
     pub total: u64,
     /// What it had when it was asked last, and what was reserved then.
     free: u64,

@@ -2,7 +2,7 @@
 //!
 //! The keeper starts when the job first uses a device, and only if the process has several threads by then, as every process
 //! has in which NVIDIA's driver made a context. A process of one thread stays one: some calls, such as
-//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` or `VRAMSHIM_HOST_HEAP` the thread always starts.
+//! unshare(CLONE_NEWUSER), are refused to any other. With `VRAMSHIM_SURGE` the thread always starts.
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -26,12 +26,10 @@ use super::{Call, Engine, marks, process, scope, thread};
 use crate::next;
 use base::api::Api;
 use base::cancellation::Uncancelled;
-use base::cuda::HOST_DEVICE;
 use base::filesystem;
 use base::process as this_process;
 use base::text::shown;
 use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
-use journal::format::Event;
 use journal::writer::{About, Journal};
 use quota::Quota;
 
@@ -219,7 +217,6 @@ pub fn process_ends(status: i32) {
         holders::process_ends(FOR_NVML);
         engine.state.note_host_memory_last();
         if let Some(journal) = &engine.state.records.journal {
-            journal.write_last(Event::Teardown.encode(Api::Policy, HOST_DEVICE));
             journal.ended(status & 0xff);
         }
     }
@@ -228,9 +225,8 @@ pub fn process_ends(status: i32) {
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
     pub(super) fn show_life(&'static self) {
-        if self.state.surges.setting.is_some() || self.state.host.asks_heap {
-            self.pools
-                .start_keeper("surges and the host's heap, which are not seen");
+        if self.state.surges.setting.is_some() {
+            self.pools.start_keeper("surges, which are not seen");
         } else if self.state.records.path().is_some() && has_several_threads() {
             // Without the thread, the job's last event is the last sign of life.
             self.pools.start_keeper("signs of life");

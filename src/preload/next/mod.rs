@@ -4,14 +4,13 @@
 //! a function by name, in the loaded objects that `elf` reads, and `runtimes` those of the runtime. `contexts` has calls
 //! that are made in a given context, and `primary` those for primary contexts. `results` makes a failed call once more, and
 //! keeps the next layer's own result. `driver` has the driver's own functions behind a layer, and those of a layer in front
-//! of us, and `abilities` what the layer is and has. `c10` makes exceptions of PyTorch. `allocator` asks the job's `malloc`.
+//! of us, and `abilities` what the layer is and has. `c10` makes exceptions of PyTorch.
 //! `software` names frameworks, runtime and driver.
 //!
 //! A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never
 //! handed out, because `dlsym` and `cuGetProcAddress` ask the next layer first.
 
 mod abilities;
-pub mod allocator;
 pub mod c10;
 mod contexts;
 pub mod driver;

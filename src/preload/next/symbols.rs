@@ -63,13 +63,11 @@ fn first_behind_us(name: &CStr) -> *mut c_void {
         .unwrap_or(ptr::null_mut())
 }
 
-/// The next `dlsym` behind ours.
 pub fn next_dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlsym"))
 }
 
-/// The next `dlvsym` behind ours.
 pub fn next_dlvsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlvsym"))
@@ -125,12 +123,6 @@ pub unsafe fn versioned_symbol_in(handle: *mut c_void, name: &CStr, version: *co
 pub fn behind_us(name: &CStr) -> *mut c_void {
     // SAFETY: the C library's `dlsym` takes RTLD_NEXT from any loaded object.
     unless_ours(unsafe { ask(c_library_dlsym(), RTLD_NEXT, name) })
-}
-
-/// The function that the job's calls of this name reach; null if no loaded object has the name.
-pub fn global(name: &CStr) -> *mut c_void {
-    // SAFETY: the C library's `dlsym` takes RTLD_DEFAULT.
-    unsafe { ask(c_library_dlsym(), libc::RTLD_DEFAULT, name) }
 }
 
 /// A driver library, opened once.

@@ -75,7 +75,6 @@ functions! {
     set_error: [c"PyErr_Restore"] fn(Object, Object, Object);
 }
 
-/// The interpreter of this process.
 struct Python {
     functions: Functions,
     minor: u32,

@@ -24,7 +24,6 @@ struct Entry {
 
 pub struct Table(Box<[Entry]>);
 
-/// Mixes the bits of a key well.
 fn hash(key: Key) -> u64 {
     let mut sum = key[0].wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key[1].rotate_left(29);
     sum = (sum ^ sum >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

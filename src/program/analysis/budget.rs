@@ -19,7 +19,6 @@ pub fn is_exceeded() -> bool {
     TAKEN.load(Relaxed) > most()
 }
 
-/// What one table has taken.
 #[derive(Debug, Default)]
 pub struct Charge(u64);
 

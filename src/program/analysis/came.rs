@@ -17,7 +17,6 @@ impl Came {
         Came(1 << part.min(PARTS - 1))
     }
 
-    /// The tenths of both.
     pub fn and(self, other: Came) -> Came {
         Came(self.0 | other.0)
     }

@@ -14,7 +14,6 @@ use super::ranges::{Contradiction, Ranges};
 use super::slack::Slack;
 use super::space::Space;
 
-/// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Level {
     pub current: u64,
@@ -51,13 +50,11 @@ pub struct Totals {
     pub count: u64,
     #[serde(rename = "live_count")]
     pub live: u64,
-    /// Requested bytes of all allocations made so far.
     #[serde(skip)]
     pub bytes: u64,
 }
 
 impl Totals {
-    /// An allocation comes or goes.
     fn count(&mut self, live: &Live, comes: bool) {
         self.requested.count(live.size, comes);
         self.allocated.count(live.allocated, comes);
@@ -71,7 +68,6 @@ impl Totals {
         }
     }
 
-    /// Peak allocated bytes divided by peak reserved bytes.
     pub fn utilisation(&self) -> Option<f64> {
         (self.reserved.peak > 0).then(|| self.allocated.peak as f64 / self.reserved.peak as f64)
     }
@@ -100,7 +96,6 @@ impl Reclaims {
     }
 }
 
-/// The memory of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceLedger {
     pub reclaims: Reclaims,
@@ -117,7 +112,6 @@ pub struct DeviceLedger {
     pub(super) private: Ranges,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: Slack,
-    /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
     /// When memory was obtained or given back last, tensors aside, in nanoseconds since the journal began.
     pub changed_ns: u64,
@@ -131,7 +125,7 @@ pub struct DeviceLedger {
     /// The free ranges of stitches. Their memory is that of segments.
     pub stitch_space: Space,
     /// The bytes of each part of a stitch, and where they lie in a segment, by the part's address.
-    parts: BTreeMap<u64, (u64, u64)>,
+    pub(super) parts: BTreeMap<u64, (u64, u64)>,
     /// How low the live bytes fall again and again.
     pub floors: Floors,
     pub failed_calls: u64,
@@ -140,13 +134,10 @@ pub struct DeviceLedger {
     pub(super) pools: BTreeMap<u8, (u64, u64)>,
 }
 
-/// Who holds a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Policy,
-    /// The cache of a framework.
     Framework,
-    /// It is a stitch of a policy.
     Stitch,
 }
 
@@ -183,7 +174,6 @@ impl DeviceLedger {
         }
     }
 
-    /// The free memory of the policy's segments and of the framework's.
     pub fn free(&self) -> Free {
         Free {
             bytes: self.free_bytes(),
@@ -219,7 +209,6 @@ impl DeviceLedger {
         unserved.map(bytes_of).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that launched graphs use.
     pub fn graphs(&self) -> u64 {
         self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)
     }
@@ -265,7 +254,6 @@ impl DeviceLedger {
         bytes
     }
 
-    /// Whether the address lies in a policy's memory.
     pub(super) fn holds(&self, address: u64) -> bool {
         self.space.holds(address) || self.stitch_space.holds(address)
     }
@@ -275,7 +263,6 @@ impl DeviceLedger {
         self.change_space(address, length, Space::occupy)
     }
 
-    /// Makes an occupied block free.
     pub(super) fn release(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
         self.change_space(address, length, Space::release)
     }
@@ -318,10 +305,6 @@ impl DeviceLedger {
         }
     }
 
-    pub(super) fn add_part(&mut self, address: u64, size: u64, home: u64) {
-        self.parts.insert(address, (size, home));
-    }
-
     /// An allocation comes or goes: updates the totals, and `slack` if its call obtained memory or gave it back.
     pub(super) fn count(&mut self, live: &Live, comes: bool) {
         self.each(live.device, live.class, |totals| totals.count(live, comes));
@@ -354,7 +337,6 @@ pub fn counts(device: i16, class: u8) -> bool {
     })
 }
 
-/// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
     pub address: u64,
@@ -377,13 +359,11 @@ pub struct Live {
 }
 
 impl Live {
-    /// Whether the allocation counts towards the totals of its device.
     pub fn counts(&self) -> bool {
         counts(self.device, self.class)
     }
 }
 
-/// Which addresses a ledger took for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Nothing,

@@ -18,7 +18,6 @@ impl<T> Default for EachOnce<T> {
 }
 
 impl<T: Clone + Eq + Hash> EachOnce<T> {
-    /// The place of a thing in the list.
     pub fn place(&mut self, thing: T) -> usize {
         *self.places.entry(thing).or_insert_with_key(|thing| {
             self.list.push(thing.clone());

@@ -23,13 +23,10 @@ use super::scene::{Around, Scene, Scenes, is_out_of_memory};
 pub const UNKNOWN_CLASS: u8 = u8::MAX;
 
 named! {
-    /// Why an allocation failed.
     pub enum Kind {
-        /// The library refused the request because of a limit.
         Limit => "limit",
         /// The next layer had no memory.
         OutOfMemory => "out_of_memory",
-        /// Any other error.
         Other => "other",
         /// The host guard refused a call such as malloc, which asks for no memory of a GPU.
         HostGuard => "host_guard",
@@ -104,14 +101,12 @@ impl Levels {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub allocations: u64,
-    /// By `Kind`.
     pub failures: [u64; Kind::ALL.len()],
     /// The same failures by their cause, in the order of `Verdict::ALL`.
     pub causes: [u64; Verdict::ALL.len()],
 }
 
 impl Counts {
-    /// All failures.
     pub fn failed(&self) -> u64 {
         self.failures.iter().sum()
     }
@@ -140,20 +135,17 @@ struct Pool {
 
 #[derive(Default)]
 pub struct DeviceFigures {
-    /// By class number.
     classes: BTreeMap<u8, Levels>,
     pools: BTreeMap<u8, Pool>,
     pub counts: Counts,
     pub reclaims: Reclaims,
     /// When memory was obtained or given back last, in nanoseconds since the journal began.
     pub changed_ns: u64,
-    /// What the verdict on a failure needs.
     measurements: Measurements,
     floors: Floors,
 }
 
 impl DeviceFigures {
-    /// The levels of each class, by class number.
     pub fn classes(&self) -> impl Iterator<Item = (u8, &Levels)> {
         self.classes.iter().map(|(class, levels)| (*class, levels))
     }
@@ -222,13 +214,11 @@ pub struct Figures {
     pub devices: BTreeMap<i16, DeviceFigures>,
     /// The requests are for PyTorch's tensors, and not for segments of its cache.
     pub serves_tensors: bool,
-    /// What the process held of the host's memory.
     pub host: HostLevels,
     pub scenes: Scenes,
 }
 
 impl Figures {
-    /// What is held of a device.
     pub fn levels(&self, device: i16) -> Levels {
         let figures = self.devices.get(&device);
         figures.map(|figures| figures.levels(device)).unwrap_or_default()

@@ -20,9 +20,7 @@ pub const CALLS_OF_A_FREE: u64 = 4;
 #[derive(Clone, Copy, Debug)]
 struct Window {
     floor: u64,
-    /// When that was.
     floor_ns: u64,
-    /// The time of its last event.
     end_ns: u64,
     frees: u64,
 }
@@ -45,7 +43,6 @@ pub struct Floors {
     width: u64,
 }
 
-/// Live bytes that came steadily.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Growth {
     pub bytes: u64,

@@ -15,7 +15,6 @@ pub const NO_PYTHON: &str = "(no stack: no Python code, as in autograd)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Frameless {
-    /// The record has no stack.
     NoStack(NoStack),
     /// PyTorch's record has the stack, without frames.
     NoPython,

@@ -26,7 +26,6 @@ pub struct Grower {
     pub a_second: f64,
 }
 
-/// What grows on a device.
 #[derive(Default)]
 pub struct Growers {
     /// What the device has in all, if that grows.

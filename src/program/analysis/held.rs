@@ -109,7 +109,6 @@ impl Caches {
         caches
     }
 
-    /// What the process holds of a device, by the figures of its journal.
     pub fn held_of(&self, device: i16, figures: &Figures) -> Held {
         let levels = figures.levels(device);
         let changed_ns = figures.devices.get(&device).map(|figures| figures.changed_ns);

@@ -96,7 +96,6 @@ impl Series {
         self.changes.iter().map(|(_, held)| held.bytes).max().unwrap_or(0)
     }
 
-    /// The group at the moment with this number.
     pub fn at(&self, moment: usize) -> Held {
         let until = self.changes.partition_point(|&(changed, _)| changed <= moment);
         self.changes[..until]
@@ -217,7 +216,6 @@ impl Holdings {
         self.passed += 1;
     }
 
-    /// All groups, after the last record.
     pub fn finish(mut self, ledger: &Ledger) -> Vec<Series> {
         while self.passed < self.moments.len() {
             self.note(ledger);

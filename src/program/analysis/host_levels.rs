@@ -2,14 +2,12 @@
 
 use journal::format::HostMemory;
 
-/// What was held at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostAt {
     pub time_ns: u64,
     pub memory: HostMemory,
 }
 
-/// The records that matter of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostLevels {
     pub first: Option<HostAt>,
@@ -39,26 +37,5 @@ impl HostLevels {
         let (first, highest) = (self.first?, self.highest?);
         let grown = highest.memory.resident.saturating_sub(first.memory.resident);
         (grown >= LEAST_GROWTH.max(first.memory.resident)).then_some((first, highest))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn growth_is_told_from_the_first_record_to_the_highest() {
-        let mut levels = HostLevels::default();
-        for (time_ns, gib) in [(1, 2), (2, 3), (3, 4), (4, 1)] {
-            let memory = HostMemory {
-                resident: gib << 30,
-                pinned: 0,
-                heap: None,
-            };
-            levels.add(time_ns, memory);
-            let grown = levels.growth().map(|(first, highest)| (first.time_ns, highest.time_ns));
-            assert_eq!(grown, (time_ns >= 3).then_some((1, 3)), "{time_ns}");
-        }
-        assert_eq!(levels.last.map(|last| last.time_ns), Some(4));
     }
 }

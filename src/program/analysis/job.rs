@@ -41,7 +41,6 @@ pub struct Job {
     /// PyTorch's tensors, if they were recorded: the ledger has them as allocations, and PyTorch's segments as those of a
     /// framework's cache.
     pub tensors: Option<Tensors>,
-    /// What was last known of the caches of the job's frameworks.
     pub caches: Caches,
     /// PyTorch's tensors were to be recorded, and their file does not lie beside the journal.
     pub lacks_tensors: bool,
@@ -173,12 +172,10 @@ impl Job {
         }
     }
 
-    /// The value of a variable of the job's environment, if the journal has it.
     pub fn setting(&self, variable: &str) -> Option<&str> {
         self.header.variable(variable)
     }
 
-    /// Whether PyTorch's allocator got this setting.
     pub fn sets_torch(&self, setting: &str) -> bool {
         let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].into_iter();
         names
@@ -186,7 +183,6 @@ impl Job {
             .any(|value| value.contains(setting))
     }
 
-    /// Whether the job's limits were those of a group of processes, by its settings.
     pub fn limit_is_of_group(&self) -> bool {
         match self.setting("VRAMSHIM_LIMIT_SCOPE") {
             Some("group") => true,
@@ -197,7 +193,6 @@ impl Job {
         }
     }
 
-    /// Why events were lost.
     pub fn lost_because(&self) -> String {
         match (self.lost_from_ns(), self.header.lost_errno) {
             (None, _) => "the file was cut short".to_owned(),
@@ -206,7 +201,6 @@ impl Job {
         }
     }
 
-    /// A job with the header of `journal`, as last read.
     fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
@@ -236,7 +230,6 @@ impl Job {
         self.ledger.apis.contains_key(&api.number())
     }
 
-    /// What the job holds of a device.
     pub fn held(&self, device: i16) -> Held {
         let ledger = self.ledger.devices.get(&device);
         let all = ledger.map(|ledger| ledger.all).unwrap_or_default();
@@ -286,7 +279,6 @@ impl Job {
         (began_ns, began_ns.saturating_add(self.duration_ns))
     }
 
-    /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
         title(&self.header)
     }
@@ -301,7 +293,6 @@ pub fn check_budget(path: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// A name for the job with this header that a person recognises.
 pub fn title(header: &Header) -> String {
     if !header.knows_process() {
         return format!("name {NOT_KNOWN}");

@@ -74,9 +74,7 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
-    /// Memory grew faster than `VRAMSHIM_SURGE`.
     pub surges: Surges,
-    /// What the process held of the host's memory.
     pub host: HostLevels,
     pub scenes: Scenes,
     /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
@@ -84,9 +82,7 @@ pub struct Ledger {
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Ranges,
-    /// The allocation that the last record removed.
     gone: Option<Live>,
-    /// The device of the last record.
     last_device: i16,
 }
 
@@ -106,7 +102,7 @@ impl Ledger {
         match record.event {
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
-            event if event.is_detail() && !matches!(event, Event::FrameworkRequest(_)) => return,
+            Event::ContextCreated { .. } => return,
             _ => {}
         }
         let device = device_of(record);
@@ -137,7 +133,9 @@ impl Ledger {
             Event::SegmentFree {
                 address, size, again, ..
             } => self.segment(device, record, (address, size), again, false),
-            Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
+            Event::StitchPart { address, size, home } => {
+                self.device(device).parts.insert(address, (size, home));
+            }
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
             Event::Measured { .. } => {
                 let ledger = self.device(device);
@@ -191,7 +189,6 @@ impl Ledger {
         self.live.live.len()
     }
 
-    /// The live allocations in no order.
     pub fn live_unsorted(&self) -> impl Iterator<Item = &Live> {
         self.live.live.iter()
     }
@@ -202,7 +199,6 @@ impl Ledger {
         self.gone.as_ref()
     }
 
-    /// The device that the last record changed.
     #[inline]
     pub fn last_device(&self) -> i16 {
         self.last_device
@@ -219,7 +215,6 @@ impl Ledger {
         self.direct = Ranges::default();
     }
 
-    /// The number of all failed calls.
     pub fn failed_calls(&self) -> u64 {
         self.failures.values().map(|failure| failure.count).sum()
     }

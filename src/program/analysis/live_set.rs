@@ -48,11 +48,9 @@ pub enum Key {
     Stack(u32),
     /// Requested bytes of each allocation.
     Size(u64),
-    /// `Api` number
     Api(u16),
     Thread(u32),
     Stream(u8),
-    /// `DeviceSet.graphs`
     Graphs,
 }
 
@@ -102,7 +100,6 @@ pub struct DeviceSet {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
-    /// Free bytes inside segments.
     pub free_inside: u64,
     /// Bytes that launched graphs use. No allocation of their own stands for them.
     pub graphs: u64,
@@ -172,7 +169,6 @@ const EACH: u64 = size_of::<Live>() as u64;
 /// The place of a record among all others: time and slot.
 type Place = (u64, u64);
 
-/// A device at a moment that was caught.
 #[derive(Default)]
 struct Caught {
     place: Place,

@@ -4,13 +4,11 @@
 use base::units::size;
 use journal::format::{Event, MemInfo, Record, Teller};
 
-/// One measurement of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measurement {
     pub time_ns: u64,
     /// The answer of the next layer to `cuMemGetInfo`; `None` if there was no answer.
     pub driver: Option<MemInfo>,
-    /// Who gave that answer.
     pub teller: Teller,
     /// The bytes of this process according to NVML; `None` if NVML did not report them.
     pub nvml: Option<u64>,
@@ -19,7 +17,6 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The measurement that a record has.
     pub fn of(record: &Record) -> Option<Measurement> {
         match record.event {
             Event::Measured {
@@ -77,10 +74,9 @@ pub struct Balance {
     pub managed: u64,
 }
 
-/// A summary of all measurements of one device.
 #[derive(Default)]
 pub struct Measurements {
-    first: Option<Measurement>,
+    pub first: Option<Measurement>,
     last: Option<(Measurement, Balance)>,
     context_excess: Option<i64>,
     least_outside: Option<i64>,
@@ -113,10 +109,6 @@ impl Measurements {
 
     pub fn context_destroyed(&mut self) {
         (self.context_destroyed, self.context_went) = (true, true);
-    }
-
-    pub fn first(&self) -> Option<&Measurement> {
-        self.first.as_ref()
     }
 
     /// The latest measurement, with the ledger's sums of the same moment.

@@ -75,12 +75,10 @@ pub fn failed_with(api: u16, result: i32) -> String {
     }
 }
 
-/// The name of an API, or its number if it has no known name.
 pub fn api_name(api: u16) -> String {
     Api::from_number(api).map_or_else(|| format!("api {api}"), |api| api.name().to_owned())
 }
 
-/// The name of a class of memory, or its number if it has no known name.
 pub fn class_name(class: u8) -> String {
     Class::from_number(class).map_or_else(|| format!("class {class}"), |class| class.name().to_owned())
 }
@@ -94,7 +92,6 @@ pub fn device_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid_text(*bytes))
 }
 
-/// What a mark is.
 pub fn mark_name(kind: MarkKind) -> &'static str {
     match kind {
         MarkKind::Instant => "instant",

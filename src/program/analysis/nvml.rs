@@ -59,7 +59,6 @@ pub struct Listed {
 /// A device as NVML knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Seen {
-    /// The UUID as CUDA writes it.
     pub uuid: String,
     pub name: String,
     /// NVML's number of the device; `None` for a MIG instance.
@@ -127,7 +126,6 @@ pub fn ask(host: &Host, uuids: &[String], patience: Duration) -> Everything {
     serde_json::from_slice(&bytes).map_err(|_| Unanswered(format!("NVML brought its process down ({status})")))?
 }
 
-/// What NVML said of one of the devices.
 pub fn reading_of(all: &[Seen], uuid: &str) -> Result<Reading, Unanswered> {
     let seen = all.iter().find(|seen| seen.uuid == uuid);
     seen.map_or_else(|| Err(unanswered(UNKNOWN)(uuid)), |seen| seen.reading.clone())

@@ -24,7 +24,6 @@ impl Origins {
         }
     }
 
-    /// The stacks of the journal.
     pub fn stacks(&self) -> Option<&Stacks> {
         self.stacks.as_deref()
     }

@@ -14,7 +14,6 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Bytes of all ranges.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -90,7 +89,6 @@ impl Ranges {
         (address - start < length).then_some((start, start + length))
     }
 
-    /// Whether a range begins at `start`.
     pub(super) fn begins_at(&self, start: u64) -> bool {
         self.lengths.contains_key(&start)
     }

@@ -188,11 +188,6 @@ mod tests {
     }
 
     #[test]
-    fn growth_that_cannot_be_seen_is_no_module_code() {
-        assert_eq!(explain(310, balance(0, 0), None, 999 * MIB), [0, 0, 0, 0, 310]);
-    }
-
-    #[test]
     fn what_is_missing_is_shown() {
         // A context that NVML measured stays as it is, so unknown is negative. A context of another basis is made
         // smaller.

@@ -18,7 +18,6 @@ use super::reconciliation::Context;
 /// What was measured so long before a failure still holds for it.
 const FRESH_NS: u64 = 1_000_000_000;
 
-/// Whether a call with this result failed for lack of memory.
 pub fn is_out_of_memory(result: i32) -> bool {
     result == DriverError::OUT_OF_MEMORY.0
 }
@@ -101,15 +100,12 @@ pub struct Scene {
     pub requested: u64,
     pub result: i32,
     pub by_limit: bool,
-    /// The guard that refused it.
     pub guard: Option<Guard>,
-    /// The request was for host memory.
     pub of_host: bool,
     /// Who NVML and the shared account said were on the device, this process among them.
     pub processes: Vec<ProcessBytes>,
     pub around: Around,
     pub tid: u32,
-    /// `Record.stack`
     pub stack: u32,
     /// How often the thread asked for it, if memory was missing. PyTorch gives its cached memory back after a failure and
     /// repeats the request: that is the same failure, if the job got no memory in between.
@@ -266,7 +262,6 @@ impl Scenes {
         }
     }
 
-    /// The job got memory.
     pub(super) fn allocated(&mut self, time_ns: u64) {
         if let Some(last) = &mut self.last {
             last.went_on += 1;
@@ -274,7 +269,6 @@ impl Scenes {
         }
     }
 
-    /// The job gave memory back.
     pub(super) fn freed(&mut self) {
         if let Some(last) = &mut self.last {
             last.freed += 1;
@@ -345,7 +339,6 @@ impl Scene {
         self.last_allocation_ns.saturating_sub(self.time_ns) > LONG_AFTER_NS
     }
 
-    /// Whether the host guard refused the request.
     pub fn is_of_host_guard(&self) -> bool {
         is_of_host_guard(self.api)
     }

@@ -62,7 +62,6 @@ impl Space {
         gaps(self.ranges(), self.blocks.iter())
     }
 
-    /// Whether the address lies in a segment.
     #[inline]
     pub fn holds(&self, address: u64) -> bool {
         !self.joined.is_empty() && (self.blocks.begins_at(address) || self.joined.around(address).is_some())
@@ -110,7 +109,6 @@ impl Space {
         }
     }
 
-    /// Makes an occupied block free.
     #[inline]
     pub fn release(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
         self.known_largest.set(None);

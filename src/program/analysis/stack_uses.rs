@@ -36,7 +36,6 @@ impl Observer for Uses {
 }
 
 impl Uses {
-    /// At the end of the journal.
     pub fn finish(&mut self, ledger: &Ledger) {
         let live = ledger.live_unsorted().filter(|live| live.counts());
         self.holders = holders(live, By::Stack, (0, 0));

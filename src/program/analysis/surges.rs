@@ -9,7 +9,6 @@ const MOST_SHARES: usize = 8;
 
 #[derive(Clone, Debug, Default)]
 pub struct Surges {
-    /// How many surges there were.
     pub count: u64,
     /// The largest of them, in the order of time. Journals of older libraries have none.
     pub list: Vec<Surge>,
@@ -56,7 +55,6 @@ impl Surges {
         }
     }
 
-    /// The surge that grew most.
     pub fn largest(&self) -> Option<&Surge> {
         self.list.iter().max_by_key(|surge| surge.grown)
     }

@@ -58,24 +58,6 @@ fn is_never_cut(about: &Metadata) -> bool {
     about.uid() == effective_user() || about.uid() == 0 && about.mode() & 0o022 == 0
 }
 
-/// The frames at offsets of one file; of each those that were inlined there too, innermost first. `None` if the file cannot
-/// be read, or does not have this build id.
-pub fn frames_in(path: &str, build_id: &str, offsets: &[u64]) -> Option<HashMap<u64, Vec<Frame>>> {
-    let module = Module {
-        path: path.into(),
-        build_id: build_id.to_owned(),
-    };
-    let places: Vec<Place> = offsets.iter().map(|&offset| Place { module: 0, offset }).collect();
-    let mut named = HashMap::new();
-    name_in(&module, &places, &mut MOST_OF_JOB.clone(), &mut named)?;
-    Some(
-        named
-            .into_iter()
-            .map(|(place, frames)| (place.offset, frames))
-            .collect(),
-    )
-}
-
 /// Names the places in one module, with at most `left` bytes of tables. `None` if its file cannot be read or is another one.
 fn name_in(module: &Module, places: &[Place], left: &mut u64, named: &mut HashMap<Place, Vec<Frame>>) -> Option<()> {
     let opened = plain::open(Path::new(&*module.path)).ok()??;

@@ -13,7 +13,6 @@ use super::live_set::{self, By, DeviceSet, Key, LiveSet};
 use super::names::frame_as_json;
 use super::tensor_records;
 
-/// Whose a live allocation is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     Tensor,

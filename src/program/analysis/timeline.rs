@@ -29,7 +29,6 @@ pub struct DeviceTimeline {
     pub used: Curve,
 }
 
-/// The curves of all devices of one job.
 #[derive(Default)]
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,
@@ -65,7 +64,7 @@ impl Observer for Timeline {
         self.events += 1;
         match record.event {
             Event::Host(_) | Event::Surge(_) => return,
-            event if event.is_detail() => return,
+            Event::FrameworkRequest(_) | Event::ContextCreated { .. } => return,
             _ => {}
         }
         let device = device_of(record);

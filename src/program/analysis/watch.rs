@@ -26,7 +26,8 @@ pub struct Watched {
     caches: Caches,
     tail: Tail,
     buffer: Vec<u8>,
-    is_read: bool,
+    /// The whole journal was read once, so that the figures are complete.
+    pub is_read: bool,
     ended: Option<Instant>,
     /// The oldest first.
     happened: VecDeque<Happening>,
@@ -38,7 +39,6 @@ pub struct Watched {
 /// The most of what happened that waits to be taken; the oldest marks are dropped, and then the oldest failures.
 const HAPPENINGS: usize = 64;
 
-/// A failure for the job, or a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happening {
     /// Nanoseconds after 1970.
@@ -188,7 +188,6 @@ impl Watched {
         job::title(self.header())
     }
 
-    /// Events that the journal does not have.
     pub fn lost(&self) -> u64 {
         self.journal.lost()
     }
@@ -201,14 +200,13 @@ impl Watched {
         of_gpus.map(|number| (number, self.header().device(number))).collect()
     }
 
-    /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
         self.caches.held_of(device, &self.figures).without(self.lost())
     }
 
     /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.
     pub fn take_happenings(&mut self) -> Vec<Happening> {
-        if !self.is_read() {
+        if !self.is_read {
             return Vec::new();
         }
         let start_ns = self.header().wall_start_ns;
@@ -232,11 +230,6 @@ impl Watched {
 
     pub fn state(&self) -> State {
         self.journal.state()
-    }
-
-    /// Whether the whole journal was read once, so that the figures are complete.
-    pub fn is_read(&self) -> bool {
-        self.is_read
     }
 
     /// Bytes of the journal that were read, and its size.

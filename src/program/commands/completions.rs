@@ -28,7 +28,6 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Prints the script for the command line `program`.
     pub fn print(self, program: Command) -> Result<(), Failure> {
         let shell: clap_complete::Shell = self.shell.parse().map_err(Failure::refused)?;
         let mut script = Vec::new();

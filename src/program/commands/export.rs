@@ -34,7 +34,7 @@ Exit codes: 0 done, 1 if a journal cannot be read, or the job has no such moment
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Export {
-    /// Journals (.vraj) or folders of them, PyTorch's snapshots (.pickle), RMM's logs (.csv, .csv.gz), or `newest` [default: newest]
+    /// Journals (.vraj), folders of them, snapshots (.pickle), RMM's logs (.csv), or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
@@ -65,7 +65,7 @@ pub struct Export {
 
 impl Export {
     pub fn write(mut self) -> Result<(), Failure> {
-        if self.at.is_some() && !self.to.has_moment() {
+        if self.at.is_some() && !matches!(self.to, Format::TorchSnapshot | Format::Collapsed) {
             return Err(Failure::refused(
                 "--at: this format has all events; only torch-snapshot and collapsed show a moment",
             ));
@@ -76,7 +76,7 @@ impl Export {
                 "--partition: writes a folder of Parquet files: use --to parquet -o FOLDER",
             ));
         }
-        if to_stdout && !self.to.is_text() && io::stdout().is_terminal() {
+        if to_stdout && !matches!(self.to, Format::Csv | Format::Collapsed) && io::stdout().is_terminal() {
             return Err(Failure::refused(
                 "-o -: this format is no text and a terminal cannot show it: send it into a pipe or a file",
             ));

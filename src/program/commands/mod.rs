@@ -6,7 +6,6 @@ mod completions;
 mod ctl;
 mod doctor;
 mod export;
-mod frames;
 mod import;
 mod inspect;
 mod man;
@@ -90,8 +89,6 @@ enum Command {
     Stress(stress::Stress),
     #[command(name = stress::WORKER, hide = true)]
     StressWorker { order: String },
-    /// Name the frames in the reports of the host guard
-    Frames(frames::Frames),
     /// List the environment variables that are read
     Variables(variables::Variables),
     /// Print the script with which a shell completes arguments
@@ -243,7 +240,6 @@ impl Command {
             Command::Ctl(ctl) => ctl.tell(),
             Command::Stress(stress) => stress.work(),
             Command::StressWorker { order } => stress::work(&order),
-            Command::Frames(frames) => frames.name(),
             Command::Variables(variables) => variables.show(),
             Command::Completions(completions) => completions.print(shown_command_line()),
             Command::Man(pages) => pages.write(&shown_command_line()),

@@ -33,7 +33,7 @@ or the output is a file that this command reads or no report.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Report {
-    /// Journals (.vraj) or folders of them, PyTorch's snapshots (.pickle), RMM's logs (.csv, .csv.gz), or `newest` [default: newest]
+    /// Journals (.vraj), folders of them, snapshots (.pickle), RMM's logs (.csv), or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 

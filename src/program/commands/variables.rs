@@ -23,7 +23,6 @@ impl Variables {
     }
 }
 
-/// A paragraph for each variable.
 pub fn text() -> String {
     let paragraph = |variable: &Variable| {
         let (accepted, part) = ((variable.accepted)(), variable.part.name());

@@ -70,7 +70,6 @@ impl Library {
         (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
     }
 
-    /// The file that the library was loaded from.
     pub fn path(&self) -> Option<String> {
         /// The public part of `struct link_map` in `<link.h>`.
         #[repr(C)]

@@ -21,12 +21,10 @@ use crate::analysis::tensor_records::{self, Merged, Tensors};
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
     pub journal: Journal,
-    /// The stacks of the journal and of PyTorch.
     origins: Origins,
     tensors: Option<Tensors>,
     /// Records that are damaged, as of the last pass over them.
     damaged: Cell<u64>,
-    /// What the reader of the export should know.
     pub notes: Vec<String>,
 }
 
@@ -133,7 +131,6 @@ impl Process {
         }
     }
 
-    /// The text of a mark.
     pub fn text(&self, number: u64) -> &str {
         let text = self.origins.stacks().and_then(|stacks| stacks.text(number));
         text.unwrap_or("(name not kept)")
@@ -150,7 +147,6 @@ impl Process {
         Merged::of(&self.journal, self.tensors.as_ref())
     }
 
-    /// Calls `each` for every entry.
     pub fn each(&self, mut each: impl FnMut(u64, &Record) -> io::Result<()>) -> io::Result<u64> {
         let mut entries = self.entries()?;
         let mut count = 0;

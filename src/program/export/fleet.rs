@@ -9,15 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::text::{events_were, many, shown};
-use journal::format::{Event, Record};
-use journal::reader::{Device, Header, Journal, State, plain};
+use journal::reader::{Device, Header, State, plain};
 
 use super::parquet::{Table, Value};
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::Failure;
-use crate::analysis::job::{Job, LoadError, Observer};
+use crate::analysis::job::{Job, LoadError};
 use crate::analysis::labels::Labels;
-use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::rank::rank;
 use crate::analysis::secrets;
@@ -67,7 +65,6 @@ const FAILURES: &str = "
     optional int64 free_bytes;
     required binary stack (STRING);";
 
-/// What was written.
 #[derive(Debug, Default)]
 pub struct Done {
     pub files: u64,
@@ -129,7 +126,6 @@ fn incomplete(job: &Job) -> impl Iterator<Item = String> {
     damaged.into_iter().chain(lost)
 }
 
-/// The folder of the tables.
 struct Tables<'a> {
     out: &'a Path,
     force: bool,
@@ -159,21 +155,6 @@ impl Tables<'_> {
     }
 }
 
-/// The stack of the last failed request.
-#[derive(Default)]
-struct LastFailure {
-    time_ns: u64,
-    stack: Option<u32>,
-}
-
-impl Observer for LastFailure {
-    fn after(&mut self, _ledger: &Ledger, record: &Record) {
-        if let Event::AllocFailed { .. } = record.event {
-            (self.time_ns, self.stack) = (record.time_ns, Some(record.stack));
-        }
-    }
-}
-
 struct Process {
     job: Job,
     /// Where the last failed request came from; empty if that is not known.
@@ -181,24 +162,14 @@ struct Process {
 }
 
 fn read(path: &Path) -> Result<Process, LoadError> {
-    let journal = Journal::open(path).map_err(LoadError::Open)?;
-    let mut last = LastFailure::default();
-    let job = Job::load_with(&journal, &mut [&mut last], |_, _| {})?;
-    let is_deciding = |failure: &Failure| failure.scene.time_ns == last.time_ns;
-    let stack = match (
-        job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
-        last.stack,
-    ) {
-        (Some(_), Some(number)) => {
-            let labels = Labels::load(path);
-            labels.frames(number).is_ok().then(|| labels.stack(number))
-        }
-        _ => None,
-    };
-    Ok(Process {
-        job,
-        stack: stack.unwrap_or_default(),
-    })
+    let job = Job::load(path, |_, _| {})?;
+    let stack = job.finding().failure.map(|failure| failure.scene.stack);
+    let named = stack.and_then(|stack| {
+        let labels = Labels::load(path);
+        labels.frames(stack).is_ok().then(|| labels.stack(stack))
+    });
+    let stack = named.unwrap_or_default();
+    Ok(Process { job, stack })
 }
 
 impl Process {

@@ -55,23 +55,12 @@ impl Format {
         }
     }
 
-    /// Whether the format shows one moment, so that `--at` chooses it.
-    pub fn has_moment(self) -> bool {
-        matches!(self, Format::TorchSnapshot | Format::Collapsed)
-    }
-
-    /// Whether the file is text.
-    pub fn is_text(self) -> bool {
-        matches!(self, Format::Csv | Format::Collapsed)
-    }
-
     /// Whether one file can hold several processes.
     pub fn holds_several(self) -> bool {
         !matches!(self, Format::TorchSnapshot | Format::Csv)
     }
 }
 
-/// What to export, and how.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub format: Format,
@@ -81,7 +70,6 @@ pub struct Request {
     pub force: bool,
 }
 
-/// What was written.
 #[derive(Debug)]
 pub struct Done {
     pub files: Vec<PathBuf>,
@@ -114,7 +102,6 @@ pub fn files(request: &Request) -> Vec<PathBuf> {
     files
 }
 
-/// The name of the memory of a device.
 fn memory_name(device: i16) -> String {
     match device {
         HOST_DEVICE => "host memory".to_owned(),
@@ -122,7 +109,6 @@ fn memory_name(device: i16) -> String {
     }
 }
 
-/// Writes an export.
 pub fn export(processes: &[Process], request: &Request) -> Result<Done, ExportError> {
     let mut run = Run {
         processes,
@@ -160,7 +146,6 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// The cut of a moment.
     fn cut(&self, process: &Process, default: At) -> Result<moment::Cut, ExportError> {
         let at = self.request.at.unwrap_or(default);
         moment::find(process, at)?.ok_or_else(|| match at {

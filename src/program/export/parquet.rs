@@ -73,7 +73,6 @@ fn failed(problem: ParquetError) -> io::Error {
     }
 }
 
-/// A value of a column.
 pub enum Value {
     /// Has no such thing.
     Missing,
@@ -176,7 +175,6 @@ fn put<T: DataType>(
     Ok(())
 }
 
-/// A file of a table.
 pub struct Table<W: Write + Send> {
     file: SerializedFileWriter<W>,
     columns: Vec<Column>,

@@ -152,9 +152,6 @@ impl Row {
             }
             Event::Host(memory) => {
                 (self.process_bytes, self.reserved) = (Some(memory.resident), Some(memory.pinned));
-                self.allocated = memory.heap.map(|heap| heap.allocated);
-                self.other = memory.heap.map(|heap| heap.mapped);
-                self.note = memory.heap.map(|heap| heap.allocator.name().to_owned());
                 "host_memory"
             }
             Event::Surge(share) => {
@@ -183,13 +180,6 @@ impl Row {
                 self.requested = request.requested;
                 "framework_request"
             }
-            Event::FrameworkSnapshot { number, .. } => {
-                self.other = Some(number);
-                "framework_snapshot"
-            }
-            Event::Traits(_) => "traits",
-            Event::Figure(_) => "figure",
-            Event::Teardown => "teardown",
             Event::Unknown { .. } => "unknown",
         }
     }

@@ -24,7 +24,6 @@ use crate::analysis::ranges::Ranges;
 /// PyTorch's allocator serves multiples of this many bytes.
 const PYTORCHS_STEP: u64 = 512;
 
-/// What was made of a file.
 #[derive(Debug, Default)]
 pub struct Imported {
     pub events: u64,
@@ -44,7 +43,6 @@ pub enum ImportError {
     Target(#[from] io::Error),
 }
 
-/// Writes a journal of a snapshot.
 pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, ImportError> {
     let read = snapshot::read(source);
     let (page, stacks) = read.map_err(|problem| ImportError::Snapshot(source.to_owned(), problem))?;
@@ -105,7 +103,6 @@ fn about(source: &Path, strategy: &str, wall_start_ns: u64) -> About {
 struct SnapshotWriter<'s> {
     page: &'s Snapshot,
     first_us: u64,
-    /// Records with their times.
     records: Vec<(u64, RawRecord)>,
     unmatched: u64,
 }

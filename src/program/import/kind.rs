@@ -18,7 +18,6 @@ pub enum Kind {
     Other,
 }
 
-/// Looks at the beginning of a file.
 pub fn kind_of(path: &Path) -> Result<Kind, Unreadable> {
     let mut start = Vec::new();
     plain_file::open(path)?.take(4096).read_to_end(&mut start)?;

@@ -22,13 +22,11 @@ impl Snapshot {
         segments.filter(move |segment| segment.device == Some(device))
     }
 
-    /// The events of a device.
     pub fn events_of(&self, device: i16) -> &[Event] {
         let number = usize::try_from(device).unwrap_or(usize::MAX);
         self.device_traces.get(number).map_or(&[], Vec::as_slice)
     }
 
-    /// What is live at the end, by address.
     pub fn live_at_end(&self, device: i16) -> BTreeMap<u64, Live> {
         let mut live = BTreeMap::new();
         for segment in self.segments_of(device) {

@@ -36,7 +36,6 @@ pub enum Value {
     Other,
 }
 
-/// The values of a pickle.
 #[derive(Debug)]
 pub struct Pickle {
     pub root: Value,

@@ -54,13 +54,12 @@ pub fn open(path: &Path) -> Result<Take<File>, Unreadable> {
 }
 
 /// Whether hardly any byte of a file is stored, so that to read it would take hours for nothing.
-pub fn is_of_holes(file: &File) -> bool {
+fn is_of_holes(file: &File) -> bool {
     let stored = |found: &Metadata| found.blocks().saturating_mul(512);
     file.metadata()
         .is_ok_and(|found| found.len() > most_expanded(stored(&found)))
 }
 
-/// Reads a file as a whole.
 pub fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let mut file = open(path)?;
     if is_of_holes(file.get_ref()) {
@@ -80,13 +79,6 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-
-    #[test]
-    fn holes_take_no_memory() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(1 << 40).unwrap();
-        assert!(matches!(read(file.path()), Err(Unreadable::Holes)));
-    }
 
     #[test]
     fn a_file_that_grows_is_read_up_to_its_size() {

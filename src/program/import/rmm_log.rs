@@ -13,7 +13,6 @@ const GIVE: &str = "give a CSV log, its columns Thread,Time,Action,Pointer,Size,
 /// No row is longer. A longer line would take memory without end.
 const LONGEST_LINE_BYTES: u64 = 64 << 10;
 
-/// One row of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Nanoseconds since the beginning of the first day; `None` if the log has no times.
@@ -31,7 +30,6 @@ pub enum Action {
     Failure { size: u64, stream: Option<u64> },
 }
 
-/// How a log ended.
 #[derive(Debug)]
 pub enum End {
     Whole,
@@ -133,7 +131,6 @@ fn bare(field: &str) -> &str {
     quoted.unwrap_or(field)
 }
 
-/// The positions of the columns, and how many there are.
 struct Columns {
     count: usize,
     action: usize,

@@ -19,7 +19,6 @@ pub type Variables = Vec<(&'static str, OsString)>;
 pub struct Environment {
     /// The variables that the options set; they win over this program's environment.
     own: Variables,
-    /// The library, if it was found.
     pub library: Option<PathBuf>,
     /// What is preloaded beside it: the host guard, and the stand-ins of the simulated GPU.
     beside: Vec<PathBuf>,
@@ -30,7 +29,6 @@ impl Environment {
         Environment { own, library, beside }
     }
 
-    /// The value that the options set.
     pub fn own(&self, name: &str) -> Option<&OsString> {
         self.own.iter().find(|(own, _)| *own == name).map(|(_, value)| value)
     }

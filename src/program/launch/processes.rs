@@ -162,7 +162,6 @@ impl Drop for Group {
     }
 }
 
-/// What a child wrote, and how it ended.
 pub struct Answer {
     pub end: End,
     /// The child's standard output and standard error.

@@ -29,7 +29,6 @@ impl Torch {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// The variables for a job under the library at `library`.
     pub fn variables(self, library: &Path) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let folder = find_folder(library)?;
         if folder.as_os_str().as_bytes().contains(&b':') {

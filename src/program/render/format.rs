@@ -144,7 +144,6 @@ pub fn knows_end(job: &Job) -> bool {
     matches!(job.state, State::Running | State::Dumped) || job.header.knows_end()
 }
 
-/// The machine of a job's process.
 pub fn host(job: &Job, width: usize) -> String {
     if job.header.knows_process() {
         printable(&job.header.host, width)
@@ -153,7 +152,6 @@ pub fn host(job: &Job, width: usize) -> String {
     }
 }
 
-/// When a job started.
 pub fn started(job: &Job) -> String {
     match job.header.knows_process() {
         true if job.knows_times() => time(job.header.wall_start_ns),
@@ -162,7 +160,6 @@ pub fn started(job: &Job) -> String {
     }
 }
 
-/// How many events were lost.
 pub fn events_lost(job: &Job) -> String {
     if job.header.knows_lost() {
         count(job.lost)

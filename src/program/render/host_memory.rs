@@ -13,24 +13,19 @@ use crate::analysis::surges::{Surge, Surges};
 /// The longest stack in a line, in characters.
 const LONGEST_STACK: usize = 200;
 
-/// Two lines at most, without the name of the section; none if the journal has no such record.
+/// One line, without the name of the section; none if the journal has no such record.
 pub fn lines(levels: &HostLevels) -> Vec<String> {
     let (Some(last), Some(highest)) = (levels.last, levels.highest) else {
         return Vec::new();
     };
-    let mut lines = vec![format!(
+    vec![format!(
         "resident {} at {}, at most {} at {}; pinned {}",
         size(last.memory.resident),
         duration(last.time_ns),
         size(highest.memory.resident),
         duration(highest.time_ns),
         size(last.memory.pinned),
-    )];
-    lines.extend(last.memory.heap.map(|heap| {
-        let (name, allocated, mapped) = (heap.allocator.name(), size(heap.allocated), size(heap.mapped));
-        format!("malloc of {name}: {allocated} allocated, {mapped} mapped")
-    }));
-    lines
+    )]
 }
 
 /// Says that the host's memory is what grew, if it did.
@@ -50,15 +45,8 @@ pub fn growth(levels: &HostLevels) -> Option<String> {
 pub fn as_json(levels: &HostLevels) -> Value {
     let at = |at: Option<HostAt>| {
         at.map(|HostAt { time_ns, memory }| {
-            let HostMemory { resident, pinned, heap } = memory;
-            let heap = heap.map(|heap| {
-                json!({
-                    "allocator": heap.allocator.name(),
-                    "allocated": heap.allocated,
-                    "mapped": heap.mapped,
-                })
-            });
-            json!({ "time_ns": time_ns, "resident": resident, "pinned": pinned, "heap": heap })
+            let HostMemory { resident, pinned } = memory;
+            json!({ "time_ns": time_ns, "resident": resident, "pinned": pinned })
         })
     };
     match levels.last {

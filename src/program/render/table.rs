@@ -4,7 +4,6 @@ use ratatui::text::Line;
 
 use crate::render::format;
 
-/// The space between two columns.
 const SPACE: usize = 2;
 /// In tables that leave nothing out, shorter texts are whole.
 const NEVER_CUT: usize = 24;
@@ -87,7 +86,6 @@ impl Cell {
     }
 }
 
-/// A table as lines of text.
 pub struct Laid<'t> {
     pub header: String,
     pub rows: Vec<String>,

@@ -12,7 +12,6 @@ use crate::analysis::scene::Scene;
 use crate::analysis::tensor_records::segment_for;
 use crate::render::format::{amount, duration, events_were, knows_end, many, printable, shown, size, times};
 
-/// A line about a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Why the last request failed, or that it is not known; of a job without one, that its memory grew.
@@ -42,7 +41,6 @@ pub fn verdict(job: &Job) -> Vec<Line> {
     before.chain(sentences(job)).collect()
 }
 
-/// The lines as one text.
 pub fn text_of(lines: &[Line]) -> String {
     lines.iter().map(Line::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -286,7 +284,6 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     format!("{out}: {request}; the job {then}{held}")
 }
 
-/// Who refused a request besides the library, in words.
 pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
     let refusal = scene.refusal()?;
     let file = header.file_of(refusal.by).map(|file| printable(file, 200));

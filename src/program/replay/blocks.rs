@@ -54,12 +54,10 @@ impl Blocks {
         }
     }
 
-    /// Whether there is no segment.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// The block at an address.
     pub fn at(&self, address: u64) -> Option<Block> {
         self.by_address.get(&address).copied()
     }
@@ -101,7 +99,6 @@ impl Blocks {
         Some(size)
     }
 
-    /// The number of a new block.
     fn number(&mut self) -> u64 {
         self.made += 1;
         self.made

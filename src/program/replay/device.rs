@@ -13,7 +13,6 @@ use base::cuda::DriverError;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use prices::{Bill, Call, Prices};
 
-/// What the job is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doing {
     #[default]
@@ -70,7 +69,6 @@ impl ModelDevice {
         self.peak.get()
     }
 
-    /// All calls and waits so far.
     pub fn bill(&self) -> Bill {
         *self.bill.borrow()
     }
@@ -94,7 +92,6 @@ impl ModelDevice {
         self.submitted_ns.get().saturating_add(self.lag_ns.min(since_wait_ns))
     }
 
-    /// The host waits for all work of the GPU.
     pub fn wait(&self) {
         let takes_ns = self.done_ns().saturating_sub(self.now_ns());
         let mut bill = self.bill.borrow_mut();
@@ -106,7 +103,6 @@ impl ModelDevice {
         self.waited_at_ns.set(self.trace_ns.get());
     }
 
-    /// A call was made for `size` bytes.
     fn called(&self, call: Call, size: u64) {
         self.called_often(call, size, 1);
     }

@@ -35,14 +35,12 @@ pub(super) struct Gathering {
     has_failed: bool,
 }
 
-/// A live allocation.
 struct Live {
     id: u64,
     size: u64,
     way: Way,
 }
 
-/// A request that failed.
 struct Failed {
     /// How many requests were gathered before it.
     index: usize,
@@ -56,7 +54,6 @@ struct Failed {
 const ASSUMED_STEP_NS: u64 = 10_000;
 
 impl Gathering {
-    /// Takes over the requests of a device.
     pub(super) fn take(&mut self, device: Gathering) {
         let ours = std::mem::take(&mut self.trace);
         *self = device;
@@ -182,7 +179,6 @@ impl Gathering {
         }
     }
 
-    /// Ends the collection.
     pub(super) fn end(mut self) -> Trace {
         self.add_fatal_request();
         let mut trace = self.trace;
@@ -201,7 +197,6 @@ impl Gathering {
     }
 }
 
-/// Why a trace is not played.
 #[derive(Debug, thiserror::Error)]
 pub enum Unplayed {
     /// The trace is in order, but `--device` does not fit it.

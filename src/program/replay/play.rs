@@ -18,7 +18,6 @@ use super::torch::CachingAllocator;
 /// What a trace is played on, and how often.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The settings of the strategies.
     pub settings: Settings,
     /// The bytes of the device.
     pub device_memory: u64,
@@ -29,7 +28,6 @@ pub struct Setup {
     pub repetitions: u64,
 }
 
-/// The result of one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub name: &'static str,
@@ -42,7 +40,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The calls and waits of all repetitions.
     pub fn bill(&self) -> Bill {
         let mut sum = Bill::default();
         self.repetitions.iter().for_each(|&bill| sum += bill);
@@ -62,7 +59,6 @@ impl Outcome {
     }
 }
 
-/// The names of the models of frameworks' allocators.
 const MODELS: &[&str] = &[
     "torch",
     "torch_expandable",

@@ -6,7 +6,6 @@ use base::cuda::DriverError;
 use config::Config;
 use policy::Settings;
 
-/// How the job asked for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As `cuMemAlloc` or `cudaMalloc`: for any stream. The free waits for the work that uses the memory.
@@ -104,7 +103,6 @@ impl Way {
     }
 }
 
-/// What a trace does not tell.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Doubts {
     /// Tensors were in private pools. What those keep is known to the models of PyTorch's allocator alone.
@@ -117,7 +115,6 @@ pub(super) struct Doubts {
     pub(super) is_partial: bool,
 }
 
-/// A sequence of requests, and what is known of it.
 #[derive(Debug, Default)]
 pub struct Trace {
     /// The variables of a journal's job, with their values.
@@ -125,7 +122,6 @@ pub struct Trace {
     pub requests: Vec<Request>,
     /// The settings of PyTorch's allocator in the recorded job.
     pub torch: TorchSettings,
-    /// The largest number of live bytes.
     pub peak_live: u64,
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
     /// frees are not played.

@@ -38,7 +38,6 @@ impl From<Vec<Point>> for Steps {
     }
 }
 
-/// The first and the last of many entries.
 pub struct FirstAndLast<T> {
     most: usize,
     pub list: Vec<T>,

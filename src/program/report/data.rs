@@ -10,13 +10,11 @@ use super::interned::StackLists;
 use crate::analysis::names::api_name;
 use crate::analysis::scene::Scene;
 
-/// The number of the data's format.
 pub const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub format: u32,
-    /// The version of the program.
     pub made_by: &'static str,
     /// The processes, those of the newest run first, and of a run the one to look at first.
     pub processes: Vec<Process>,
@@ -85,7 +83,6 @@ pub struct Played {
     pub not_known: Option<&'static str>,
     pub peak_reserved: Option<u64>,
     pub driver_ns: Option<u64>,
-    /// How many requests failed.
     pub failed: Option<u64>,
 }
 

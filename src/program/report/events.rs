@@ -27,7 +27,6 @@ pub struct Choice {
     moments: Vec<u64>,
     half: u64,
     chosen: BTreeMap<u64, Record>,
-    /// Failures and marks.
     pinned: [FirstAndLast<Numbered>; 2],
     /// The largest allocations by size and number.
     largest: BTreeMap<(u64, u64), Record>,

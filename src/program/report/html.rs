@@ -36,7 +36,6 @@ fn script() -> String {
     format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat())
 }
 
-/// The content security policy of the page.
 fn policy() -> String {
     format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; img-src data:; base-uri 'none'; form-action 'none'",
@@ -59,7 +58,6 @@ pub fn is_report(path: &Path) -> io::Result<bool> {
     Ok(head.starts_with("<!doctype html>") && head.contains("<title>GPU memory</title>"))
 }
 
-/// Writes the page.
 pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let (script, policy) = (script(), policy());
     let data = for_html(&serde_json::to_string(report)?);

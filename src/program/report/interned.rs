@@ -14,7 +14,6 @@ const DEEPEST: usize = 160;
 /// A frame: the place of its file's name, the line, and the place of its function's name.
 pub type Place = (usize, u64, usize);
 
-/// What a report says of stacks.
 #[derive(Debug, Serialize)]
 pub struct StackLists {
     /// Texts that frames consist of.

@@ -34,7 +34,6 @@ use crate::render::{format, host_memory};
 
 /// How much of each process a report keeps: the more processes there are, the less of each.
 pub struct Detail {
-    /// Spans of a curve.
     pub spans: usize,
     /// Moments at equal distances at which the page knows who holds what.
     pub moments: usize,
@@ -47,7 +46,6 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// The detail of each of `processes`.
     pub fn each_of(processes: usize) -> Detail {
         let share = |all: usize, least: usize, most: usize| (all / processes.max(1)).clamp(least, most);
         Detail {

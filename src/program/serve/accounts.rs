@@ -16,7 +16,6 @@ use crate::say::say;
 const MOST: usize = 4096;
 /// The most characters of a folder's name in a label.
 const LONGEST: usize = 200;
-/// The most messages about accounts.
 const MOST_MESSAGES: usize = 100;
 
 /// One account: the group and the device in labels, and bytes.

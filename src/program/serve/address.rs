@@ -13,7 +13,6 @@ use base::text::shown;
 use journal::reader::plain;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// An address that a socket listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(SocketAddr),

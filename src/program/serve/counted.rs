@@ -5,7 +5,6 @@ use base::named;
 use crate::analysis::figures::Counts;
 
 named! {
-    /// How processes ended.
     pub enum Ended {
         /// With status 0.
         Exited => "exited",
@@ -20,7 +19,6 @@ named! {
 pub struct Totals {
     pub counts: Counts,
     pub lost: u64,
-    /// By `Ended`.
     pub ended: [u64; 3],
 }
 

@@ -66,9 +66,7 @@ struct Folder<T> {
     has_failed: bool,
 }
 
-/// What a listing found.
 pub struct Listed<T> {
-    /// What is to be said of folders that cannot be listed.
     pub problems: Vec<String>,
     pub gone: Vec<(PathBuf, File<T>)>,
     /// By inode.

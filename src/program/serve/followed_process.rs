@@ -24,7 +24,6 @@ const LONGEST_LABEL: usize = 100;
 /// owner, a user could write the journal of another one's process first.
 pub type Identity = (u32, u32, u64, u64, String);
 
-/// Names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
 pub struct Process {
@@ -36,7 +35,6 @@ pub struct Process {
     /// As the process sees them.
     pub devices: Vec<Device>,
     pub state: State,
-    /// Events that the journal does not have.
     pub lost: u64,
     pub figures: Figures,
     caches: Caches,
@@ -153,7 +151,6 @@ impl Process {
         self.figures.devices.len().max(1)
     }
 
-    /// What the process holds of a device.
     pub fn held(&self, device: i16) -> Held {
         self.caches.held_of(device, &self.figures).without(self.lost)
     }

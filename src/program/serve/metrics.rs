@@ -146,7 +146,6 @@ fn devices(text: &mut Text, node: &Node) {
     text.metric("vramshim_device_used_bytes", help, devices.used.iter().map(series));
 }
 
-/// The accounts that groups of processes share.
 fn accounts(text: &mut Text, node: &Node) {
     let all = &node.accounts.read;
     let used = all.iter().map(|account| (account.labels.clone(), account.used));

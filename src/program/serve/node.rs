@@ -31,7 +31,6 @@ const MOST_FOLLOWED: usize = 4096;
 const MOST_COUNTED: usize = 1 << 16;
 /// So many new ones may come before it is looked how many there are.
 const MOST_UNCOUNTED: usize = 1024;
-/// The most messages about journals.
 const MOST_MESSAGES: u64 = 200;
 /// The longest message, in characters.
 const LONGEST_MESSAGE: usize = 400;
@@ -45,7 +44,6 @@ pub struct Options {
     pub keep: Duration,
     /// The totals of the node count what happened since, in nanoseconds after 1970.
     pub since_ns: u64,
-    /// Folders of accounts.
     pub accounts: Vec<PathBuf>,
     /// How long one collection may read; `None`: until all journals are read.
     pub budget: Option<Duration>,
@@ -370,7 +368,6 @@ impl Node {
         left.into_iter().for_each(|known| self.leave(known));
     }
 
-    /// A process leaves.
     fn leave(&mut self, known: Known) {
         if let Known::Followed(process) = known {
             self.identities.remove(&process.identity);
@@ -414,7 +411,6 @@ impl Node {
         left.into_iter().for_each(|known| self.leave(known));
     }
 
-    /// A journal that cannot be read now.
     fn unreadable(&mut self, path: &Path, problem: &str) {
         if self.unreadable.insert(path.to_owned()) {
             self.tell(problem);

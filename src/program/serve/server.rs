@@ -36,7 +36,6 @@ use super::token::TokenFile;
 const CONNECTIONS: usize = 32;
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// How long a connection may last.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
 /// The most bytes that are read of a request at once, its headers included.
 const REQUEST_BYTES: usize = 16 << 10;
@@ -51,7 +50,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What the connections share.
 pub struct Server {
     pub node: Mutex<Node>,
     pub token: Option<TokenFile>,
@@ -136,7 +134,6 @@ pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Ad
     served.map_err(unserved)
 }
 
-/// Removes the socket at the end.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -173,7 +170,6 @@ async fn run(server: Arc<Server>, listener: Listener, end: End, ready: impl FnOn
     Ok(())
 }
 
-/// Serves one connection.
 async fn connection(server: Arc<Server>, socket: Box<dyn Socket>, asked: Asked) {
     let answer = service_fn(move |request| {
         asked.store(true, Relaxed);

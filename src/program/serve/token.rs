@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 
 use crate::say::say;
 
-/// Why the file of a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("--token-file {}: {problem}", shown(.path))]
 pub struct TokenError {

@@ -21,7 +21,6 @@ const IDLE_BYTES: u64 = 64 << 20;
 pub struct Baseline {
     /// Tells a baseline from other JSON.
     pub vramshim_baseline: u64,
-    /// The version of vramshim.
     pub program: String,
     pub seed: u64,
     /// Whether nothing broke, and the run went on to its end.
@@ -46,7 +45,6 @@ pub struct Device {
     pub turns: Vec<Outcome>,
 }
 
-/// Something that is not as it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// What differs, such as `cuda_version` or `device 0: name`.

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::names::result_name;
 use crate::render::format::size;
 
-/// A kind of memory that a worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Linear,
@@ -59,7 +58,6 @@ pub struct Order {
     pub memory: u64,
     /// The bytes by which figures may differ.
     pub bound: u64,
-    /// How long a call may take.
     pub patience: Duration,
 }
 
@@ -89,10 +87,8 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// The worker could not begin.
     #[default]
     NotStarted,
-    /// A call of the driver answered an error.
     CallFailed,
     /// A request was refused for lack of memory while the device had enough.
     NoMemory,

@@ -101,19 +101,17 @@ fn elf(symbol: &str, count: usize, claimed: Option<u64>, debug: Option<u64>) -> 
 }
 
 impl Input {
-    /// Makes the file, in a folder that has a good journal `a.vraj` with stacks, and a report of the host guard.
+    /// Makes the file, in a folder that has a good journal `a.vraj` with stacks.
     pub fn make(&self, folder: &Path) {
         if !matches!(self.is, Is::Journals(_)) {
             fs::rename(journal(folder, 60).0, folder.join("a.vraj")).unwrap();
             let module = folder.join("module.so").display().to_string();
-            let (mut stacks, mut text) = (format!("{STACKS}M\t1\t{module}\t{BUILD_ID}\n"), String::new());
+            let mut stacks = format!("{STACKS}M\t1\t{module}\t{BUILD_ID}\n");
             for number in 1..100 {
                 let offset = 0x1000 + 16 * number;
                 stacks += &format!("A\t{number}\t1\t{offset:x}\nT\t{number}\tnative\t{number}\n");
-                text += &format!("  {module}+0x{offset:x} [{BUILD_ID}]\n");
             }
             fs::write(folder.join("a.stacks"), stacks).unwrap();
-            fs::write(folder.join("text"), text).unwrap();
         }
         let path = folder.join(self.file);
         let _ = fs::remove_file(&path);
@@ -243,7 +241,6 @@ pub fn all(random: &mut Random, decoy: &Path) -> Vec<Input> {
         "module.so",
         "trace.csv",
         "trace.pickle",
-        "text",
         "GPU-0.account",
     ] {
         let link = |target: &str| Is::Link(target.into());

@@ -4,7 +4,7 @@ use base::api::{ApiCode, Class, ClassCode};
 use base::cuda::DriverError;
 use base::shortage::{Allowance, Guard, MemInfo, Refusal};
 
-use super::{ContextMeasure, Figure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
+use super::{ContextMeasure, FrameworkRequest, HostMemory, ProcessBytes, SurgeShare, Teller};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,15 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What a record says that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The job obtained memory.
     Alloc(Allocation),
     /// The job gave an allocation back. If `context_gone`, the job destroyed or reset the context of the allocation.
-    Free { allocation: Allocation, context_gone: bool },
+    Free {
+        allocation: Allocation,
+        context_gone: bool,
+    },
     /// The job asked for `requested` bytes and got the CUDA result `result`. If `over_limit`, the library refused the
     /// request because of a limit and did not ask the next layer. If there is a `guard`, that refused it, also unasked.
     AllocFailed {
@@ -50,9 +52,17 @@ pub enum Event {
     },
     /// A policy obtained a segment of `size` bytes from the next layer. If `again`, it is a stitch: memory of segments
     /// that is mapped here again, so that it counts nothing.
-    SegmentAlloc { address: u64, size: u64, again: bool },
+    SegmentAlloc {
+        address: u64,
+        size: u64,
+        again: bool,
+    },
     /// The bytes of a stitch at `address` are those at `home`, which lie in a segment.
-    StitchPart { address: u64, size: u64, home: u64 },
+    StitchPart {
+        address: u64,
+        size: u64,
+        home: u64,
+    },
     /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of the memory that the policy
     /// had mapped. If `again`, it unmapped a stitch. If `context_gone`, the memory was freed because its context was
     /// destroyed.
@@ -64,7 +74,11 @@ pub enum Event {
     },
     /// The driver's own pools of this class (`async` or `graph`) now hold `reserved` bytes of the device. For `graph`,
     /// launched graphs use `used` of these bytes.
-    PoolReserved { class: ClassCode, reserved: u64, used: u64 },
+    PoolReserved {
+        class: ClassCode,
+        reserved: u64,
+        used: u64,
+    },
     /// A context of this device was used first. The driver holds `bytes` for it, if `measure` says so.
     ContextCreated {
         context: u64,
@@ -72,16 +86,22 @@ pub enum Event {
         measure: ContextMeasure,
     },
     /// A context of this device was destroyed. For each allocation of the context a `Free` with `context_gone` follows.
-    ContextDestroyed { context: u64 },
+    ContextDestroyed {
+        context: u64,
+    },
     /// The job mapped the physical memory `handle` at an address.
-    Map { address: u64, size: u64, handle: u64 },
-    /// The job unmapped `size` bytes at `address`.
-    Unmap { address: u64, size: u64 },
-    /// A measurement of the device's memory.
+    Map {
+        address: u64,
+        size: u64,
+        handle: u64,
+    },
+    Unmap {
+        address: u64,
+        size: u64,
+    },
     Measured {
         /// The next layer's answer to `cuMemGetInfo`; `None` if it could not be asked.
         mem_info: Option<MemInfo>,
-        /// Who gave that answer.
         told_by: Teller,
         /// Bytes that NVML reports for this process, more than 0; `None` if NVML does not report them.
         process_bytes: Option<u64>,
@@ -90,7 +110,10 @@ pub enum Event {
     },
     /// The job named a moment, or the begin or the end of a range of time. `text` is the number of the mark's text in the
     /// file of stacks; 0 if the text was not kept.
-    Mark { text: u64, kind: MarkKind },
+    Mark {
+        text: u64,
+        kind: MarkKind,
+    },
     /// What a process holds of the device. Such records stand before the record of a failure for lack of memory, or
     /// shortly after it if NVML took long.
     Process(ProcessBytes),
@@ -111,18 +134,12 @@ pub enum Event {
     /// Memory of the device, or of the host, grew faster than `VRAMSHIM_SURGE`. The record's stack is one of those that
     /// asked for memory meanwhile. Such records follow the surge's `Mark`, largest first.
     Surge(SurgeShare),
-    /// More of the allocation or the segment that the thread's next record is of.
-    Traits(Traits),
-    /// A figure of the thread's next failure for lack of memory.
-    Figure(Figure),
     /// What a framework wanted, before the record of the thread's failure.
     FrameworkRequest(FrameworkRequest),
-    /// The process ends by itself, and from here on it takes down what it has.
-    Teardown,
-    /// A snapshot of a framework's memory was taken, the one with this number.
-    FrameworkSnapshot { library: Library, number: u64 },
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
-    Unknown { kind: u8 },
+    Unknown {
+        kind: u8,
+    },
 }
 
 impl Allocation {
@@ -134,7 +151,6 @@ impl Allocation {
             requested,
             allocated,
             reserved: None,
-            cache: Library::NotKnown,
             stream,
         }
     }
@@ -180,7 +196,6 @@ impl Event {
 numbered! {
     /// What a mark stands for.
     pub enum MarkKind: u64 {
-        /// A moment.
         Instant = 0,
         /// A range begins. It ends with the next `End` of the same text, or with the process.
         Begin = 1,
@@ -188,26 +203,6 @@ numbered! {
     }
 }
 
-numbered! {
-    /// A library that can keep memory as a cache.
-    pub enum Library: u8 {
-        NotKnown = 0,
-        /// The job itself: no cache.
-        None = 1,
-        PyTorch = 2,
-        PaddlePaddle = 3,
-        OnnxRuntime = 4,
-        CuPy = 5,
-        Rmm = 6,
-        Jax = 7,
-        TensorFlow = 8,
-        LlamaCpp = 9,
-        /// One that this version does not know.
-        Other = 15,
-    }
-}
-
-/// One allocation of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub class: ClassCode,
@@ -220,26 +215,7 @@ pub struct Allocation {
     /// Bytes that the call obtained from the next layer, pitch and padding included. `None` if the allocation lies in a
     /// segment or in a pool of the driver.
     pub reserved: Option<u64>,
-    /// Who keeps the allocation as a cache, and serves requests of its own from it.
-    pub cache: Library,
     /// The stream that the call named. 0: none. 1: the default stream. 2 to 254:
     /// other streams, in the order of their first calls. 255: any later stream.
     pub stream: u8,
-}
-
-/// What only some allocations and segments have. `None` is "not known".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// The driver's pool (`CUmemoryPool`).
-    pub driver_pool: Option<u64>,
-    /// PyTorch's pool (`MempoolId_t`).
-    pub framework_pool: Option<(u64, u64)>,
-    /// Where the memory is (`CUmemLocationType`).
-    pub location: Option<u8>,
-    /// `CUmemAllocationProp::usage` and the flags of the call.
-    pub usage: Option<u32>,
-    /// References to the memory that were exported, such as descriptors.
-    pub exported: Option<u16>,
-    /// The policy's class of sizes.
-    pub size_class: Option<u16>,
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use base::text::printable;
 
-use super::{Event, Library};
+use super::Event;
 
 /// A process in a list of NVML: its pid on the host, and its bytes if NVML tells them.
 pub type Listed = (u32, Option<u64>);
@@ -53,37 +53,6 @@ numbered! {
     }
 }
 
-/// A figure at a failure for lack of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figure {
-    pub quantity: Quantity,
-    pub amount: Amount,
-    pub told_by: Teller,
-}
-
-numbered! {
-    /// What a figure is of.
-    pub enum Quantity: u8 {
-        NotKnown = 0,
-        /// The device's bytes, and those of them that are free or in use.
-        Total = 1,
-        Free = 2,
-        Used = 3,
-        /// What this process holds of the device, and what all others hold.
-        Own = 4,
-        Others = 5,
-        /// What the driver holds for contexts of this process.
-        Context = 6,
-        /// What this process obtained from the next layer, and what of it is allocated.
-        Reserved = 7,
-        Live = 8,
-        Limit = 9,
-        LimitUsed = 10,
-        /// What device, limit and group together still have for this process.
-        Headroom = 11,
-    }
-}
-
 /// Bytes, and how well they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -93,36 +62,24 @@ pub enum Amount {
     NotKnown(Reason),
 }
 
-numbered! {
-    /// Why a figure is not known.
-    pub enum Reason: u8 {
-        NotTold = 0,
-        NotAsked = 1,
-        /// The teller was asked and did not tell.
-        NoAnswer = 2,
-        /// Memory came or went while the teller was asked.
-        Changed = 3,
-        /// The teller knows the process by the pid of another namespace.
-        OtherNamespace = 4,
-        /// Events were lost before.
-        EventsLost = 5,
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    NotAsked,
+    EventsLost,
 }
 
-/// What a framework wanted when its request to the library failed.
+/// What PyTorch wanted when its request to the library failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameworkRequest {
-    pub library: Library,
-    /// The framework's own request, such as a tensor; `None` if it is not known.
+    /// Its own request, such as a tensor; `None` if it is not known.
     pub requested: Option<u64>,
-    /// Whether the framework gives memory back and asks again; `None` if it is not known.
+    /// Whether it gives memory back and asks again; `None` if it is not known.
     pub asks_again: Option<bool>,
 }
 
 numbered! {
     /// How the bytes of a context were found.
     pub enum ContextMeasure: u8 {
-        /// They are not known.
         NotKnown = 0,
         /// NVML's figure of the process, less what the ledger has.
         Nvml = 1,
@@ -133,7 +90,6 @@ numbered! {
     }
 }
 
-/// A name of at most 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortName(pub(super) [u8; 16]);
 
@@ -144,28 +100,6 @@ pub struct HostMemory {
     pub resident: u64,
     /// Host memory that the job obtained or registered through CUDA.
     pub pinned: u64,
-    /// `None` if the allocator of the process was not asked, or did not answer.
-    pub heap: Option<Heap>,
-}
-
-/// What an allocator of host memory said of itself, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heap {
-    pub allocator: Allocator,
-    /// What the process obtained by `malloc` and has not freed.
-    pub allocated: u64,
-    /// What the allocator obtained from the kernel for it.
-    pub mapped: u64,
-}
-
-numbered! {
-    /// An allocator of host memory.
-    pub enum Allocator: u8 {
-        /// One that this version does not know.
-        Other = 255,
-        Glibc = 1,
-        Jemalloc = 2,
-    }
 }
 
 /// A part of a surge: memory that grew faster than `VRAMSHIM_SURGE`, and one of those who asked for memory meanwhile.
@@ -197,19 +131,8 @@ impl Event {
                 | Event::Reclaimed { .. }
                 | Event::Host(_)
                 | Event::Surge(_)
-        ) || self.is_detail()
-    }
-
-    /// Whether the event only says more of others, so that no sum of bytes depends on it.
-    pub fn is_detail(&self) -> bool {
-        matches!(
-            self,
-            Event::Traits(_)
-                | Event::Figure(_)
                 | Event::FrameworkRequest(_)
-                | Event::FrameworkSnapshot { .. }
                 | Event::ContextCreated { .. }
-                | Event::Teardown
         )
     }
 }
@@ -285,20 +208,9 @@ impl ShortName {
     }
 }
 
-impl Allocator {
-    pub fn name(self) -> &'static str {
-        match self {
-            Allocator::Glibc => "glibc",
-            Allocator::Jemalloc => "jemalloc",
-            Allocator::Other => "another allocator",
-        }
-    }
-}
-
 impl HostMemory {
     /// The largest of the numbers.
     pub(super) fn largest(&self) -> u64 {
-        let heap = self.heap.map_or(0, |heap| heap.allocated.max(heap.mapped));
-        self.resident.max(self.pinned).max(heap)
+        self.resident.max(self.pinned)
     }
 }

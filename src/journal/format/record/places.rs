@@ -3,7 +3,7 @@
 use base::api::ClassCode;
 use base::shortage::{Guard, MemInfo, Refuser};
 
-use super::{Amount, Heap, RawRecord, ShortName};
+use super::{RawRecord, ShortName};
 
 /// Bits of a word of a record.
 #[derive(Clone, Copy)]
@@ -221,7 +221,6 @@ macro_rules! fields {
 fields! {
     MemInfo 2 { total, free }
     Guard 2 { bytes, of_device }
-    Heap 3 { allocator, allocated, mapped }
 }
 
 impl Parts<2> for ShortName {
@@ -232,26 +231,6 @@ impl Parts<2> for ShortName {
 
     fn of_parts([low, high]: [u64; 2]) -> ShortName {
         ShortName((u128::from(low) | u128::from(high) << 64).to_le_bytes())
-    }
-}
-
-impl Parts<2> for Amount {
-    fn parts(self) -> [u64; 2] {
-        match self {
-            Amount::NotKnown(reason) => [0, reason.bits()],
-            Amount::Exact(bytes) => [1, bytes],
-            Amount::AtLeast(bytes) => [2, bytes],
-            Amount::AtMost(bytes) => [3, bytes],
-        }
-    }
-
-    fn of_parts([quality, bytes]: [u64; 2]) -> Amount {
-        match quality {
-            1 => Amount::Exact(bytes),
-            2 => Amount::AtLeast(bytes),
-            3 => Amount::AtMost(bytes),
-            _ => Amount::NotKnown(Bits::of_bits(bytes)),
-        }
     }
 }
 

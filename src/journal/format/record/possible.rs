@@ -35,7 +35,6 @@ fn is_named_by_handle(class: ClassCode) -> bool {
 }
 
 impl Event {
-    /// Whether the event can have happened on this device.
     pub(super) fn is_possible(&self, device: i16) -> bool {
         let is_possible = match *self {
             Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.is_possible(),

@@ -143,13 +143,11 @@ impl DriverPools {
         (device, known.len() > before)
     }
 
-    /// Notes a pool that another process shares.
     pub fn note_imported(&self, pool: CUmemoryPool) {
         let handle = pool as u64;
         lock(&self.known).insert(handle, DriverPool::new(handle, HOST_DEVICE, true));
     }
 
-    /// The device of a pool that is known.
     pub fn device_of(&self, pool: CUmemoryPool) -> Option<i16> {
         lock(&self.known).get(&(pool as u64)).map(|pool| pool.device)
     }
@@ -236,7 +234,6 @@ impl DriverPools {
         self.ask(state, api, found.as_slice(), granted);
     }
 
-    /// Asks every known pool.
     pub fn ask_all(&self, state: &State, api: Api) {
         if self.is_used() {
             self.ask(state, api, &self.select(|_| true), None);

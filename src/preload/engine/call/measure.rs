@@ -78,7 +78,6 @@ impl Engine {
             limit_source: quota
                 .filter(|_| limit.is_some())
                 .map_or(LimitSource::NotKnown, |quota| self.state.limits.source(quota)),
-            ..Device::default()
         });
         Some(described.total)
     }
@@ -249,7 +248,6 @@ impl Engine {
     }
 }
 
-/// Who answers `cuMemGetInfo`.
 pub(super) fn next_teller() -> Teller {
     if next::shows_its_own_memory() {
         Teller::Layer

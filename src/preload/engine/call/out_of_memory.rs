@@ -24,10 +24,7 @@ use base::layers;
 use base::shortage::{Allowance, MemInfo, Parts, Reading, Refusal, Refuser, Shortage};
 use base::text::shown;
 use base::units::size as in_units;
-use journal::format::{
-    Amount, Event, Figure, FrameworkRequest, Library, LimitSource, ProcessBytes, Quantity, Reason, ShortName, Teller,
-    shares,
-};
+use journal::format::{Event, FrameworkRequest, LimitSource, ProcessBytes, ShortName, Teller, shares};
 use quota::Scope;
 
 /// How long a failure waits for NVML. Whatever NVML says later still gets into the journal.
@@ -36,7 +33,6 @@ const PATIENCE: Duration = Duration::from_millis(8);
 /// At most so many other processes are named on stderr.
 const NAMED: usize = 3;
 
-/// What was read of a device at a failure.
 struct Evidence {
     reading: Reading,
     /// What the next layer shows; 0 in all if it does not tell.
@@ -391,16 +387,6 @@ impl Engine {
             process_bytes: evidence.reading.process.filter(|&bytes| evidence.quiet && bytes > 0),
             reserved: evidence.reading.reserved,
         });
-        write(Event::Figure(Figure {
-            quantity: Quantity::Own,
-            told_by: Teller::Nvml,
-            amount: match evidence.reading.process {
-                Some(bytes) if evidence.quiet => Amount::Exact(bytes),
-                Some(_) => Amount::NotKnown(Reason::Changed),
-                None if evidence.processes.is_empty() => Amount::NotKnown(Reason::NoAnswer),
-                None => Amount::NotKnown(Reason::OtherNamespace),
-            },
-        }));
         if let Some(allowance) = allowance {
             write(Event::Limit(allowance));
         }
@@ -418,7 +404,6 @@ impl Engine {
         let of_tensor = api == Api::vramshim_torch_alloc;
         if of_tensor || asks_again.is_some() {
             let request = FrameworkRequest {
-                library: Library::PyTorch,
                 // What its cache asks for is no tensor's request.
                 requested: of_tensor.then_some(requested),
                 asks_again: if of_tensor { Some(false) } else { asks_again },

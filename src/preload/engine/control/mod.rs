@@ -121,12 +121,8 @@ impl Engine {
         let host = self.state.host_memory().map_or_else(
             || "null".to_owned(),
             |host| {
-                let heap = host.heap.map_or_else(String::new, |heap| {
-                    let (allocator, allocated, mapped) = (heap.allocator.name(), heap.allocated, heap.mapped);
-                    format!(",\"heap\":{{\"allocator\":\"{allocator}\",\"allocated\":{allocated},\"mapped\":{mapped}}}")
-                });
                 let (resident, pinned) = (host.resident, host.pinned);
-                format!("{{\"resident\":{resident},\"pinned\":{pinned}{heap}}}")
+                format!("{{\"resident\":{resident},\"pinned\":{pinned}}}")
             },
         );
         let counts = (HOST_DEVICE..MAX_DEVICES as i16).map(|device| (device, self.state.surges.count(device)));

@@ -28,7 +28,7 @@ enum Figure {
     OfHost(fn(&State) -> u64),
 }
 
-const FIGURES: [(&str, Figure); 22] = [
+const FIGURES: [(&str, Figure); 20] = [
     ("requested", Figure::Total(|total| total.requested.current)),
     ("requested_peak", Figure::Total(|total| total.requested.peak)),
     ("allocated", Figure::Total(|total| total.allocated.current)),
@@ -47,14 +47,6 @@ const FIGURES: [(&str, Figure); 22] = [
     (
         "pinned",
         Figure::OfHost(|state| state.ledger.readings(HOST_DEVICE, None).allocated.current),
-    ),
-    (
-        "heap_allocated",
-        Figure::OfHost(|state| state.host.heap().map_or(0, |heap| heap.allocated)),
-    ),
-    (
-        "heap_mapped",
-        Figure::OfHost(|state| state.host.heap().map_or(0, |heap| heap.mapped)),
     ),
     ("free_inside", Figure::Free(|(bytes, _)| bytes)),
     ("largest_free_block", Figure::Free(|(_, largest)| largest)),

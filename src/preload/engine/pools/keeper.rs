@@ -17,22 +17,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
 
 use super::Pools;
 use super::patience::Patience;
-use crate::engine::state::State;
 use crate::engine::state::captures::relax_this_thread;
 use crate::engine::state::host::HostWatch;
 use crate::engine::state::surges::Watches;
 use crate::engine::{scope, thread};
-use crate::next::allocator::Allocator as Source;
 use base::api::Api;
 use base::sync::lock;
-use journal::format::{Allocator, Event, Heap};
+use journal::format::Event;
 use quota::reclaim::{self, Listener};
 
 /// The time between two signs of life.
@@ -157,9 +154,6 @@ impl Pools {
         let (mut watches, mut host) = (Watches::default(), HostWatch::default());
         let mut is_relaxed = false;
         let mut job = thread::Job::new();
-        if self.state.host.asks_heap {
-            start_heap(self.state);
-        }
         while !job.has_ended() {
             if let Some(journal) = &self.state.records.journal {
                 journal.touch_pages();
@@ -268,48 +262,5 @@ impl Pools {
             self.state.records.note(device, event);
         }
         asked.processes > 0
-    }
-}
-
-const HEAP_PERIOD: Duration = Duration::from_secs(1);
-const HEAP_SHARE: u32 = 100;
-
-/// Starts a thread that asks the allocator of the job's `malloc` what it holds (`VRAMSHIM_HOST_HEAP`). It ends at once if the
-/// allocator cannot be asked.
-///
-/// The question waits for threads that are in the allocator (`next::allocator`). A job may stop one of them there, so the
-/// keeper does not ask, and no call of the job does. No other thread waits for this one. While it waits, the journal has the
-/// host's memory without figures of the allocator, or with the last ones. The thread asks at most every `HEAP_PERIOD`, and
-/// sleeps at least `HEAP_SHARE` times as long as the last answer took.
-fn start_heap(state: &'static State) {
-    let builder = std::thread::Builder::new().name("vramshim-heap".to_owned());
-    if let Err(problem) = thread::start(builder, move || ask_again_and_again(state)) {
-        warn!("no thread can be started for VRAMSHIM_HOST_HEAP: {problem}");
-    }
-}
-
-fn ask_again_and_again(state: &'static State) {
-    let Some(source) = Source::find() else {
-        debug!("VRAMSHIM_HOST_HEAP: the allocator of this process is neither glibc's (2.33 or later) nor jemalloc");
-        return;
-    };
-    let mut job = thread::Job::new();
-    while !job.has_ended() {
-        let began = Instant::now();
-        if let Some(figures) = source.ask() {
-            state.host.set_heap(Heap {
-                allocator: if figures.is_jemalloc {
-                    Allocator::Jemalloc
-                } else {
-                    Allocator::Glibc
-                },
-                allocated: figures.allocated,
-                mapped: figures.mapped,
-            });
-        }
-        let pause = (began.elapsed() * HEAP_SHARE).max(HEAP_PERIOD);
-        while began.elapsed() < pause && !job.has_ended() {
-            sleep(thread::LOOK_PERIOD);
-        }
     }
 }

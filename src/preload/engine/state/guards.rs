@@ -124,35 +124,3 @@ impl Guards {
         self.refused.of(device).load(Relaxed)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_class_has_its_bound() {
-        let guards = Guards::new(Some(1000), Strategy::AutoGrowth);
-        guards.totals.of(0).store(100, Relaxed);
-        let by = |class, size| {
-            guards
-                .refuses(0, class, size)
-                .map(|guard| (guard.bytes, guard.of_device))
-        };
-        assert_eq!(
-            (by(Class::Linear, 100), by(Class::Linear, 101)),
-            (None, Some((100, true)))
-        );
-        assert_eq!(
-            (by(Class::Managed, 1000), by(Class::Managed, 1001)),
-            (None, Some((1000, false)))
-        );
-        assert_eq!(by(Class::AddressRange, 1 << 50), None);
-        assert!(guards.refuses(HOST_DEVICE, Class::Host, 1001).is_some());
-        assert!(guards.refuses(HOST_DEVICE, Class::HostRegistered, 1001).is_none());
-        assert_eq!((guards.count(0), guards.count(0), guards.count(HOST_DEVICE)), (1, 2, 1));
-        assert_eq!(
-            (guards.refused(0), guards.refused(1), guards.refused(HOST_DEVICE)),
-            (2, 0, 1)
-        );
-    }
-}

@@ -1,64 +1,25 @@
-//! The memory of the host that this process holds: what is resident, what is pinned, and what the allocator says if it is
-//! asked (`pools/keeper.rs`). The keeper writes it into the journal from time to time, and the engine writes it at failures,
-//! before a dump and at the end.
+//! The memory of the host that this process holds: what is resident and what is pinned. The keeper writes it into the
+//! journal from time to time, and the engine writes it at failures, before a dump and at the end.
 //!
 //! Nothing here allocates or waits for the job.
 
-use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::State;
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::file::{self, FileId};
-use base::sync::lock;
-use journal::format::{Event, Heap, HostMemory, LARGEST_RANGE, RawRecord};
+use journal::format::{Event, HostMemory, LARGEST_RANGE, RawRecord};
 
 /// A change by more than this, and by more than a sixteenth, gets a record at the keeper's next look.
 const CHANGE_BYTES: u64 = 64 << 20;
 const CHANGE_SHARE: u64 = 16;
 /// Without a change there is a record after this time.
 const LONGEST: Duration = Duration::from_secs(60);
-/// An older answer of the allocator is not told.
-const FRESH: Duration = Duration::from_secs(10);
-
-/// What the allocator last said.
-pub struct Host {
-    /// The user wants the allocator to be asked.
-    pub asks_heap: bool,
-    heap: Mutex<Option<(Instant, Heap)>>,
-}
 
 /// The last record that the keeper wrote.
 #[derive(Default)]
 pub struct HostWatch(Option<(Instant, HostMemory)>);
-
-impl Host {
-    pub fn new(asks_heap: bool) -> Host {
-        Host {
-            asks_heap,
-            heap: Mutex::default(),
-        }
-    }
-
-    pub fn set_heap(&self, heap: Heap) {
-        if heap.allocated.max(heap.mapped) <= LARGEST_RANGE {
-            *lock(&self.heap) = Some((Instant::now(), heap));
-        }
-    }
-
-    /// What the allocator said of late; `None` too while another caller looks. A signal handler that ends the process asks,
-    /// and may have interrupted that one.
-    pub fn heap(&self) -> Option<Heap> {
-        let known = match self.heap.try_lock() {
-            Ok(known) => *known,
-            Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        let (at, heap) = known?;
-        (at.elapsed() <= FRESH).then_some(heap)
-    }
-}
 
 /// Whether so much changed that it is worth a record.
 fn differs(before: u64, now: u64) -> bool {
@@ -71,7 +32,6 @@ impl HostWatch {
             now.duration_since(at) >= LONGEST
                 || differs(before.resident, memory.resident)
                 || differs(before.pinned, memory.pinned)
-                || before.heap.is_some() != memory.heap.is_some()
         })
     }
 }
@@ -81,11 +41,7 @@ impl State {
     pub fn host_memory(&self) -> Option<HostMemory> {
         let resident = resident_bytes()?;
         let pinned = self.ledger.readings(HOST_DEVICE, None).allocated.current;
-        Some(HostMemory {
-            resident,
-            pinned,
-            heap: self.host.heap(),
-        })
+        Some(HostMemory { resident, pinned })
     }
 
     /// The record of what the process holds of the host's memory, if it uses a device and a journal is written.
@@ -231,11 +187,7 @@ mod tests {
 
     #[test]
     fn a_record_is_due_after_a_change_or_a_while() {
-        let of = |resident, pinned| HostMemory {
-            resident,
-            pinned,
-            heap: None,
-        };
+        let of = |resident, pinned| HostMemory { resident, pinned };
         let (start, gib) = (Instant::now(), 1 << 30);
         let mut watch = HostWatch::default();
         assert!(watch.is_due(start, of(gib, 0)));
@@ -247,20 +199,6 @@ mod tests {
         assert!(watch.is_due(start + LONGEST, of(gib, 0)));
         watch.0 = Some((start, of(64 * gib, 0)));
         assert!(!watch.is_due(start, of(67 * gib, 0)), "less than a sixteenth");
-    }
-
-    #[test]
-    fn an_answer_that_cannot_be_is_not_kept() {
-        let host = Host::new(true);
-        let heap = |mapped| Heap {
-            allocator: journal::format::Allocator::Glibc,
-            allocated: 0,
-            mapped,
-        };
-        host.set_heap(heap(LARGEST_RANGE + 1));
-        assert_eq!(host.heap(), None);
-        host.set_heap(heap(7));
-        assert_eq!(host.heap(), Some(heap(7)));
     }
 
     #[test]

@@ -39,7 +39,6 @@ use attachments::Attachments;
 use captures::Captures;
 use failures::Failures;
 use guards::Guards;
-use host::Host;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use listed::Listed;
@@ -65,7 +64,6 @@ pub struct State {
     pub failures: Failures,
     pub guards: Guards,
     pub surges: Surges,
-    pub host: Host,
     pub registrations: Registrations,
     pub records: Recorder,
 }
@@ -86,7 +84,6 @@ impl State {
             failures: Failures::default(),
             guards: Guards::new(config.max_request, config.strategy),
             surges: Surges::new(config.surge),
-            host: Host::new(config.host_heap),
             registrations: Registrations::default(),
             records,
         }

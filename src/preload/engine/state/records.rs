@@ -12,9 +12,7 @@ use super::surges::Askers;
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
 use base::text::shown;
-use journal::format::{
-    self, Event, Library, MarkKind, NoStack, RawRecord, STACKS_EXTENSION, SurgeShare, line_of_the_job,
-};
+use journal::format::{self, Event, MarkKind, NoStack, RawRecord, STACKS_EXTENSION, SurgeShare, line_of_the_job};
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 
@@ -29,7 +27,6 @@ fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
         requested: allocation.requested + u64::from(mutant::is(5)),
         allocated: allocation.allocated,
         reserved: (allocation.reserved() > 0).then_some(allocation.reserved()),
-        cache: Library::NotKnown,
         stream: 0,
     }
 }
@@ -43,7 +40,6 @@ fn block(block: &Block, stream: u8) -> format::Allocation {
         requested: block.requested,
         allocated: block.allocated,
         reserved: None,
-        cache: Library::NotKnown,
         stream,
     }
 }

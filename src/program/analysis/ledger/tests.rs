@@ -1,12 +1,8 @@
 use base::api::Api;
-use journal::format::RawRecord;
-use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
 use crate::analysis::samples::{block, record};
-
-const GIB: u64 = 1 << 30;
 
 fn allocation(class: Class, address: u64, size: u64) -> Allocation {
     Allocation {
@@ -57,42 +53,6 @@ fn replay(events: &[Event]) -> Ledger {
         ledger.apply(&record);
     }
     ledger
-}
-
-#[test]
-fn direct_allocations_are_reserved_as_they_are() {
-    let ledger = replay(&[
-        direct(Class::Linear, 0x1000, 1000),
-        direct(Class::Managed, 0x2000, 512),
-        free(Class::Linear, 0x1000, 1000),
-    ]);
-    let all = ledger.devices[&0].all;
-    assert_eq!(all.requested, level(512, 1512));
-    assert_eq!(all.allocated, level(512, 1536));
-    assert_eq!(all.reserved, level(512, 1536));
-    assert_eq!(all.utilisation(), Some(1.0));
-    assert_eq!(ledger.devices[&0].free(), Free::default());
-    assert_eq!(ledger.anomalies.total(), 0);
-    let live = ledger.live();
-    assert_eq!((live.len(), live[0].size, live[0].time_ns), (1, 512, 10));
-}
-
-#[test]
-fn segments_are_reserved_and_what_is_free_in_them_is_known() {
-    let ledger = replay(&[
-        Event::segment(0x10000, 8192),
-        alloc(Class::Linear, 0x10000, 1024),
-        alloc(Class::Linear, 0x10400, 1000),
-        alloc(Class::Linear, 0x10800, 2048),
-        free(Class::Linear, 0x10400, 1000),
-    ]);
-    let device = &ledger.devices[&0];
-    assert_eq!(device.all.reserved, level(8192, 8192));
-    assert_eq!(device.all.allocated, level(3072, 4096));
-    assert_eq!((device.free().bytes, device.free().largest), (5120, 4096));
-    assert_eq!(device.free().fragmentation(), 1.0 - 4096.0 / 5120.0);
-    assert_eq!(device.all.utilisation(), Some(0.5));
-    assert_eq!(ledger.anomalies.total(), 0);
 }
 
 #[test]
@@ -221,39 +181,6 @@ fn pools_are_reserved_by_the_last_reading_alone() {
 }
 
 #[test]
-fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
-    let ledger = replay(&[
-        direct(Class::Imported, 0x1000, GIB),
-        alloc(Class::AddressRange, 0x1000, 64 * GIB),
-        direct(Class::Host, 0x2000, 4096),
-        direct(Class::HostRegistered, 0x2000, 4096),
-    ]);
-    assert_eq!(ledger.devices[&0].all.requested, Level::default());
-    assert_eq!(ledger.devices[&0].classes.len(), 2);
-    assert_eq!(ledger.devices[&HOST_DEVICE].all.requested.current, 8192);
-    assert_eq!(
-        ledger.anomalies.total(),
-        0,
-        "the same number in another name space is another thing"
-    );
-}
-
-#[test]
-fn failures_are_kept_by_api_and_result() {
-    let failed = Event::out_of_memory(80 * GIB);
-    let not_freed = Event::FreeFailed {
-        address: 0x1000,
-        segment: None,
-        result: 1,
-    };
-    let ledger = replay(&[failed, failed, not_freed]);
-    assert_eq!(ledger.failed_calls(), 3);
-    let failure = ledger.failures[&(Api::cudaMalloc.number(), 2)];
-    assert_eq!((failure.count, failure.last_size, failure.last_ns), (2, 80 * GIB, 10));
-    assert_eq!(ledger.apis[&Api::cudaMalloc.number()].bytes, 0);
-}
-
-#[test]
 fn what_cannot_be_is_counted_and_survived() {
     let ledger = replay(&[
         free(Class::Linear, 0x9000, 1),
@@ -278,52 +205,4 @@ fn what_cannot_be_is_counted_and_survived() {
     };
     assert_eq!(ledger.anomalies, expected);
     assert_eq!(ledger.devices[&0].all.requested.current, 8192);
-}
-
-/// Records of random bytes. Most have a known kind and class, and small numbers, so that ranges touch and overlap.
-fn any_record() -> impl Strategy<Value = Record> {
-    let number = prop_oneof![0u64..64, Just(u64::MAX), Just(1 << 63), any::<u64>()];
-    (
-        (number.clone(), number.clone(), number.clone(), number),
-        (
-            any::<i32>(),
-            any::<u16>(),
-            prop_oneof![-1i16..3, any::<i16>()],
-            0u8..12,
-            0u8..15,
-            any::<u8>(),
-        ),
-    )
-        .prop_filter_map(
-            "nobody can have made this record",
-            |((address, size, allocated, detail), (result, api, device, kind, class, flags))| {
-                let mut bytes = Vec::new();
-                for number in [size, address, size, allocated, detail] {
-                    bytes.extend(number.to_le_bytes());
-                }
-                bytes.extend(1u32.to_le_bytes());
-                bytes.extend(result.to_le_bytes());
-                bytes.extend(api.to_le_bytes());
-                bytes.extend(device.to_le_bytes());
-                bytes.extend([kind, class, flags, 0]);
-                RawRecord::from_bytes(&bytes).decode(0)
-            },
-        )
-}
-
-proptest! {
-    #[test]
-    fn nonsense_never_panics(records in prop::collection::vec(any_record(), 0..200)) {
-        let mut ledger = Ledger::default();
-        records.iter().for_each(|record| ledger.apply(record));
-        for device in ledger.devices.values() {
-            let free = device.free();
-            prop_assert!(free.largest <= free.bytes);
-            prop_assert!((0.0..=1.0).contains(&free.fragmentation()));
-            prop_assert!(device.all.reserved.current <= device.all.reserved.peak);
-        }
-        let measured = records.iter().filter(|record| matches!(record.event, Event::Measured { .. })).count();
-        prop_assert_eq!(ledger.events as usize + measured, records.len());
-        let _ = (ledger.live(), ledger.anomalies.total());
-    }
 }

@@ -11,7 +11,6 @@ use crate::analysis::measurements::Balance;
 use crate::analysis::nvml::{Listed, Reading};
 use crate::analysis::reconciliation::{Context, Differences};
 
-/// One device at one moment.
 #[derive(Default)]
 pub struct Device {
     pub uuid: Option<String>,
@@ -85,7 +84,7 @@ impl LayerBook {
     pub fn from_measurements(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
         let path = job.header.layer()?;
         let measurements = &ledger?.measurements;
-        let (first, (last, _)) = (measurements.first()?, measurements.last()?);
+        let (first, (last, _)) = (measurements.first?, measurements.last()?);
         Some(LayerBook {
             path: path.to_owned(),
             used: last.used()?,

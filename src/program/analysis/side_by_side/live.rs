@@ -34,7 +34,7 @@ impl Member<'_> {
 
     /// The earliest time at which the process may have held memory on the device, on the clock of the journals.
     fn since_ns(&self) -> u64 {
-        let first = self.measurements().and_then(Measurements::first);
+        let first = self.measurements().and_then(|measurements| measurements.first);
         let after = first.map_or(0, |first| first.time_ns);
         self.job.header.mono_start_ns.saturating_add(after)
     }
@@ -164,7 +164,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
             members[place].process.context = bytes.map(|bytes| Context { bytes, basis });
             continue;
         };
-        let alone = measurements.first().is_some_and(|first| {
+        let alone = measurements.first.is_some_and(|first| {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
             // If the next layer reports only a part of the device, its figures do not show what other processes hold.

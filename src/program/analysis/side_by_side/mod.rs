@@ -38,7 +38,6 @@ pub struct Target {
     pub pid: Option<u32>,
 }
 
-/// The function that reads a journal.
 pub type Load<'a> = &'a dyn Fn(&Path) -> Result<Job, LoadError>;
 
 /// A journal whose process runs.

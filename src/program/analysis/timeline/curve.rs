@@ -1,6 +1,5 @@
 //! One level over time, as spans.
 
-/// A level after one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     /// The number of the event in the order of time, from 0. Several events can have the same time.
@@ -21,7 +20,6 @@ pub struct Span {
     pub last: Point,
 }
 
-/// A level over time.
 pub struct Curve {
     pub(super) spans: Vec<Span>,
     /// If there are more spans than this, neighbours are joined.
@@ -41,7 +39,6 @@ impl Span {
         }
     }
 
-    /// Adds a later span.
     fn join(&mut self, later: &Span) {
         if later.lowest.bytes < self.lowest.bytes {
             self.lowest = later.lowest;
@@ -109,7 +106,6 @@ impl Curve {
         }
     }
 
-    /// The points of all spans.
     pub fn points(&self) -> Vec<Point> {
         self.spans.iter().flat_map(Span::points).collect()
     }
@@ -120,7 +116,6 @@ impl Curve {
     }
 }
 
-/// How long two spans last together.
 fn lasts(earlier: &Span, later: &Span) -> u64 {
     later.last.time_ns.saturating_sub(earlier.first.time_ns)
 }

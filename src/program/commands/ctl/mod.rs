@@ -145,7 +145,6 @@ fn short(given: &str) -> String {
     printable(given, 200)
 }
 
-/// The job's answer to a line.
 fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
     let answer = connection::ask(pid, line)?;
     if answer["ok"] == true {
@@ -193,7 +192,7 @@ fn add_held(pid: u32, answer: &mut Value) {
     };
     let begin = Instant::now();
     while matches!(watched.follow(), Ok(false)) && begin.elapsed() < LONGEST_READ {}
-    if !watched.is_read() {
+    if !watched.is_read {
         answer["not_known"] = "the journal is long: vramshim top tells".into();
         return;
     }

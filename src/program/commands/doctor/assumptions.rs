@@ -39,7 +39,6 @@ struct Opening {
     outcome: String,
 }
 
-/// One further line of the probes.
 #[derive(Serialize, Deserialize)]
 struct Probed {
     name: String,
@@ -50,7 +49,6 @@ struct Probed {
     source: String,
 }
 
-/// What becomes of a strategy.
 #[derive(Serialize)]
 struct Consequence {
     strategy: &'static str,
@@ -68,7 +66,6 @@ struct Answers<'a> {
     stored: Option<String>,
 }
 
-/// Asks all questions, shows the answers and stores them.
 pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
     let of_one = duration(limit.as_nanos() as u64);
     let asking =
@@ -139,7 +136,6 @@ fn consequences(verdict: &Verdict) -> Vec<Consequence> {
     Strategy::ALL.iter().map(of).collect()
 }
 
-/// How an outcome is called in the text.
 fn words(outcome: &str) -> &str {
     match Outcome::parse(outcome) {
         Some(Outcome::Differs) => "does not hold",

@@ -174,7 +174,6 @@ fn advice_if_not_loaded(error: &str) -> &'static str {
     }
 }
 
-/// What to do about the code with which `cuInit` failed.
 fn advice_if_not_initialised(code: i32) -> &'static str {
     let nodes = |name: &str| Path::new("/dev").join(name).exists();
     match code {
@@ -265,7 +264,6 @@ fn describe_device(told: &mut Findings, device: &Device, layer: Option<&str>) {
     }
 }
 
-/// Says who else holds memory of the device.
 fn occupied(told: &mut Findings, device: &Device, layer: Option<&str>) {
     let others = device.held_by_others(layer).unwrap_or(0);
     let known: u64 = device.others.iter().filter_map(|held| held.used).sum();

@@ -26,7 +26,6 @@ pub struct Forecast {
     pub why: Option<String>,
 }
 
-/// Forecasts what the strategy does on each device that has a context.
 pub fn check(told: &mut Findings, setup: &mut Setup) {
     let strategy = setup.config.strategy;
     if strategy == Strategy::Passthrough {

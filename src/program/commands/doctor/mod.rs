@@ -73,7 +73,6 @@ pub struct Doctor {
 struct Setup<'a> {
     options: &'a JobOptions,
     environment: &'a Environment,
-    /// Why there is no library.
     no_library: Option<Failure>,
     config: Config,
     errors: Vec<ConfigError>,

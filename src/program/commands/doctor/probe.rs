@@ -109,7 +109,6 @@ impl Driver {
     }
 }
 
-/// What the driver reports about itself and its devices.
 pub fn answer() -> Result<(), Failure> {
     let mut known = Driver::default();
     known.step("dlopen");
@@ -241,14 +240,12 @@ fn probe_device(library: &Library, known: &mut Driver, ordinal: c_int) -> Device
     device
 }
 
-/// Makes the device's primary context, and makes it current.
 fn enter_context(library: &Library, ordinal: c_int) -> Result<(), Failed> {
     let mut context: *mut c_void = ptr::null_mut();
     checked!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int))?;
     checked!(library, cuCtxSetCurrent(context => *mut c_void))
 }
 
-/// The free bytes and all bytes of the current context's device.
 fn free_and_total(library: &Library) -> Result<(u64, u64), Failed> {
     let (mut free, mut total) = (0usize, 0usize);
     checked!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize))?;

@@ -74,7 +74,6 @@ impl Finding {
     }
 }
 
-/// All findings, in the order of the checks.
 #[derive(Default)]
 pub struct Findings {
     pub list: Vec<Finding>,

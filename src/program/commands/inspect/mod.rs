@@ -43,7 +43,7 @@ Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wron
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Inspect {
-    /// Journals (.vraj) or folders of them, PyTorch's snapshots (.pickle), RMM's logs (.csv, .csv.gz), or `newest` [default: newest]
+    /// Journals (.vraj), folders of them, snapshots (.pickle), RMM's logs (.csv), or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 

@@ -9,7 +9,6 @@ use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size};
 use crate::render::text_or_json::Page;
 
-/// Writes a line for each process.
 pub fn show(page: &mut Page, jobs: &[&Job]) {
     let mut rows = Vec::new();
     for job in jobs {

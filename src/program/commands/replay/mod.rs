@@ -24,9 +24,7 @@ struct Row {
     smallest: Option<u64>,
 }
 
-/// All that `replay` prints.
 struct Played<'a> {
-    /// The name of the trace.
     name: String,
     /// Where the prices of driver calls are from.
     price_table: String,

@@ -42,7 +42,6 @@ used.";
 
 /// How long each strategy is used with `--quick`.
 const QUICK: Duration = Duration::from_secs(5);
-/// How often the progress bar is drawn anew.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// Workers that may hold less than this cannot take blocks of all sizes.
 const LEAST_MEMORY: u64 = 32 << 20;

@@ -6,7 +6,6 @@ use crate::render::format::{count, printable, size};
 use crate::render::text_or_json::Page;
 use crate::stress::baseline::{Baseline, Comparison, Device, Difference};
 
-/// The most characters of a line.
 const MOST_CHARACTERS: usize = 2000;
 
 pub fn show(page: &mut Page, run: &Baseline) {

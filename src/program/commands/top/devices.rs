@@ -73,7 +73,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     for (id, watched) in machine.processes() {
         // The memory of an ended process is free again. Figures are left out until the journal has been read to
         // the end.
-        if watched.state() != State::Running || !watched.is_read() {
+        if watched.state() != State::Running || !watched.is_read {
             continue;
         }
         let host = machine.host(id);
@@ -167,7 +167,6 @@ impl DeviceRow {
     }
 }
 
-/// The rows of the table.
 pub fn texts(devices: &[DeviceRow]) -> Vec<Vec<String>> {
     let several = devices.windows(2).any(|two| two[0].simulator != two[1].simulator);
     devices.iter().map(|device| device.texts(several)).collect()
@@ -179,7 +178,6 @@ pub fn label(number: Option<u32>, uuid: Option<&str>) -> String {
     number.map_or_else(|| uuid.to_owned(), |number| number.to_string())
 }
 
-/// What NVML said of a device.
 pub fn seen<'m>(machine: &'m Machine, host: &HostId, uuid: &str) -> Option<&'m Seen> {
     let (_, asked) = machine.asked().find(|(known, _)| *known == host)?;
     asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)
@@ -215,7 +213,6 @@ pub struct Other {
     pub job: Option<String>,
     /// Whether the library is loaded there. Its journal is then turned off, or cannot be read by this user.
     pub has_library: bool,
-    /// NVML's number of the device.
     #[serde(skip)]
     pub number: Option<u32>,
     pub uuid: String,

@@ -28,14 +28,12 @@ const FOR_NVML: Duration = Duration::from_secs(10);
 /// The most events that are kept.
 const EVENTS: usize = 1000;
 
-/// Something that happened in a process.
 pub struct Event {
     pub pid: u32,
     pub job: String,
     pub happening: Happening,
 }
 
-/// What NVML said of the devices of a host.
 pub struct Asked {
     /// The name of a simulated GPU (`Host::name`).
     pub simulator: Option<String>,
@@ -66,7 +64,6 @@ pub struct Machine {
     watched: BTreeMap<FileId, (Watched, Host)>,
     /// The processes that wrote a journal at the last search, shown or not.
     under_the_library: HashSet<u32>,
-    /// The latest events, the oldest first.
     events: VecDeque<Event>,
     /// A thread that asks NVML, which can take long.
     asking: Option<JoinHandle<Answers>>,
@@ -110,7 +107,6 @@ impl Machine {
         !self.pids.is_empty() || !self.paths.is_empty()
     }
 
-    /// The text for the user if there is no process to show.
     pub fn nothing_to_show(&self) -> String {
         let whose = if self.is_restricted() {
             "of those asked for "

@@ -60,7 +60,6 @@ pub struct Row {
     cells: Vec<Cell>,
 }
 
-/// The rows of all processes.
 pub fn all(machine: &Machine) -> Vec<Row> {
     let ours = machine
         .processes()
@@ -71,7 +70,7 @@ pub fn all(machine: &Machine) -> Vec<Row> {
 
 /// Why the live bytes of a process are not known, by process id.
 pub fn not_known(machine: &Machine) -> BTreeSet<(u32, String)> {
-    let read = machine.processes().filter(|(_, watched)| watched.is_read());
+    let read = machine.processes().filter(|(_, watched)| watched.is_read);
     let why = |watched: &Watched| {
         let devices = watched.devices().into_iter();
         let why = devices.filter_map(|(device, _)| watched.held(device).not_known).next();
@@ -107,7 +106,7 @@ fn row_of_other(other: Other) -> Row {
 fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
     let host = machine.host(id).id();
     let row = |device: Option<i16>, entry: Option<&Device>| {
-        let is_read = watched.is_read();
+        let is_read = watched.is_read;
         let held = device.filter(|_| is_read).map(|device| watched.held(device));
         let figures = device.and_then(|device| watched.figures.devices.get(&device));
         let failures = figures.map_or(0, |figures| figures.counts.failed());
@@ -198,7 +197,7 @@ fn whole(number: Option<impl Into<f64>>) -> Cell {
 
 fn state(watched: &Watched) -> String {
     let (done, all) = watched.progress();
-    if watched.is_read() {
+    if watched.is_read {
         ended(watched.state())
     } else {
         format!("reading {} %", done.saturating_mul(100) / all.max(1))

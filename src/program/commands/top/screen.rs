@@ -23,7 +23,6 @@ const HELP: &str = "q quit \u{2191}\u{2193} PgUp PgDn scroll \u{2190}\u{2192} so
 const HELP_EVENTS: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll";
 const HELP_FILTER: &str = "Type what a process must have in a column; Enter keeps it, Esc shows all processes";
 
-/// The state of the screen.
 #[derive(Default)]
 pub struct Screen {
     /// The column that the rows are sorted by, as its place in `COLUMNS`.
@@ -63,7 +62,6 @@ impl Screen {
         self.typing
     }
 
-    /// Takes the present figures over from `machine`.
     pub fn refresh(&mut self, machine: &Machine) {
         self.rows = rows::all(machine);
         self.all = self.rows.len();
@@ -81,7 +79,6 @@ impl Screen {
         };
     }
 
-    /// Does what a key asks for.
     pub fn press(&mut self, key: KeyCode, machine: &Machine) {
         match key {
             key if self.typing => {

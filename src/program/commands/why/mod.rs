@@ -81,7 +81,7 @@ const fn exit_code(verdict: Verdict) -> u8 {
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Why {
-    /// Journals (.vraj) or folders of them, PyTorch's snapshots (.pickle), RMM's logs (.csv, .csv.gz), or `newest` [default: newest]
+    /// Journals (.vraj), folders of them, snapshots (.pickle), RMM's logs (.csv), or `newest` [default: newest]
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 

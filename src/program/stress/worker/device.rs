@@ -31,7 +31,6 @@ const OUT_OF_MEMORY: i32 = 2;
 /// A device with so many more free bytes than twice the request has room for it.
 const PLENTY_BYTES: u64 = 64 << 20;
 
-/// A live block.
 pub struct Block {
     kind: Kind,
     address: u64,

@@ -23,7 +23,6 @@ use crate::escaped;
 use crate::failure::Failure;
 use crate::render::format::duration;
 
-/// Threads of a round.
 const THREADS: usize = 4;
 /// Steps of a thread in a round: each takes or frees a block.
 const STEPS: u64 = 240;
@@ -254,7 +253,6 @@ impl Thread {
         Ok(())
     }
 
-    /// Compares the books.
     fn rest(&self, start: &Rest, is_empty: bool) -> Result<(), Fault> {
         let why = settle(TRIES, || {
             let rest = self.look(is_empty)?;

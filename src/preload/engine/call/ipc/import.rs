@@ -168,7 +168,6 @@ impl Imports {
         (import.opened == 1).then_some(import.location.context)
     }
 
-    /// Closes one opening of the block at `address`.
     pub fn close_one(&self, address: u64) -> Closing {
         let Some(mut table) = self.used() else {
             return Closing::Unknown;

@@ -23,7 +23,6 @@ const MOST_IMPORTERS: usize = 64;
 /// The listening socket, which a forked child closes.
 static LISTENER: Inherited = Inherited::none();
 
-/// A connected process.
 struct Importer {
     channel: Channel,
     last_message: Instant,
@@ -87,7 +86,6 @@ impl Importer {
     }
 }
 
-/// Starts the thread.
 pub fn start(exports: &'static Exports, id: ServiceId) -> io::Result<()> {
     let listener = channel::listen(&id.socket_name(std::process::id()))?;
     LISTENER.holds(&listener);

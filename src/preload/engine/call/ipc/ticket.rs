@@ -85,7 +85,6 @@ pub fn put_words(bytes: &mut [u8], words: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// The number in the eight bytes from `at` on.
 pub fn word_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);

@@ -24,7 +24,6 @@ pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<Named> {
     by_name(holders, |holder| study.label(holder.key))
 }
 
-/// Writes what held the most at a moment on each device.
 pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: usize) -> Result<(), MomentError> {
     let set = study.set_at(when).inspect_err(|error| {
         page.line(format!("There is no such moment: {error}"));

@@ -59,7 +59,6 @@ pub struct Views {
 }
 
 impl Views {
-    /// The number of entries of a list.
     pub fn entries(&self) -> usize {
         let entries = |top: &Top| match top {
             Top::Entries(number) => Some(*number),
@@ -87,12 +86,10 @@ impl Views {
         self.at.is_some() || self.by().is_some() && !groups
     }
 
-    /// The moment of the holders.
     fn moment(&self) -> When {
         self.at.clone().unwrap_or(When::Peak)
     }
 
-    /// Shows the views of all journals, one by one.
     pub fn show(&self, paths: &[PathBuf], json: bool) -> Result<(), Failure> {
         let (by, top) = (self.by(), self.entries());
         let mut problems = Vec::new();
@@ -159,7 +156,6 @@ impl Views {
     }
 }
 
-/// The marks of a job, in the order of time.
 fn marks(study: &Study) -> Value {
     let marks = study.landmarks.marks.iter().map(|mark| {
         json!({ "time_ns": mark.at.time_ns, "kind": mark_name(mark.kind), "text": study.labels.mark(mark.text) })

@@ -22,7 +22,6 @@ use crate::analysis::tensors::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{duration, percent, printable};
 
-/// The moments that each study has.
 const MOMENTS: [Moment; 3] = [Moment::Peak, Moment::OutOfMemory, Moment::End];
 /// The most marks that are named.
 const MOST_NAMED: usize = 8;
@@ -97,7 +96,6 @@ impl Study {
         })
     }
 
-    /// Whether stacks were recorded.
     pub fn has_stacks(&self) -> bool {
         records_stacks(&self.job.header)
     }
@@ -107,7 +105,6 @@ impl Study {
         self.has_stacks() || self.job.tensors.is_some()
     }
 
-    /// PyTorch's tensors; `None` if none were recorded.
     pub fn tensors(&self) -> Option<Tensors> {
         Tensors::of(
             &self.job,
@@ -116,14 +113,12 @@ impl Study {
         )
     }
 
-    /// Reads the journal again.
     pub fn again(&self, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
         with_progress(&self.journal, |progress| {
             Job::load_with(&self.journal, observers, progress)
         })
     }
 
-    /// What was live at the moment that the user named.
     pub fn set_at(&self, when: &When) -> Result<LiveSet, MomentError> {
         let moment = match when {
             When::Peak => return Ok(self.peak.clone()),
@@ -206,7 +201,6 @@ impl Study {
         }
     }
 
-    /// Whether no record of the journal is missing.
     pub fn is_whole(&self) -> bool {
         self.job.lost == 0 && self.job.damaged == 0
     }
@@ -242,7 +236,6 @@ impl Study {
         }
     }
 
-    /// The rank, the process and the name of the job.
     pub fn title(&self) -> String {
         let rank = match rank(&self.job.header) {
             Some(rank) => format!(", rank {}", printable(&rank, 12)),

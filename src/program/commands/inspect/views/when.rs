@@ -36,7 +36,6 @@ impl FromStr for When {
 }
 
 impl When {
-    /// What the moment is called.
     pub fn words(&self) -> String {
         match self {
             When::Time(_) => "this time".into(),
@@ -83,22 +82,5 @@ impl FromStr for Share {
         percent
             .map(|percent| Share(percent / 100.0))
             .ok_or("give a percentage such as 5%")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_have_units_and_names() {
-        let read = |text: &str| text.parse::<When>();
-        assert_eq!(read("90s"), Ok(When::Time(90_000_000_000)));
-        assert_eq!(read("mark:a..b"), Ok(When::Mark("a..b".into())));
-        for wrong in ["", "5", "mark:", "peaks"] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
-        assert!("5".parse::<Share>().is_err() && "-5%".parse::<Share>().is_err());
-        assert_eq!("5%".parse(), Ok(Share(0.05)));
     }
 }

@@ -46,22 +46,6 @@ fn what_falls_off_is_said() {
 }
 
 #[test]
-fn the_filter_takes_letters_that_are_keys() {
-    let machine = Machine::default();
-    let mut screen = screen(3);
-    for key in ['/', 'q', 'r'].map(KeyCode::Char) {
-        screen.press(key, &machine);
-    }
-    assert!(screen.is_typing() && screen.filter == "qr" && !screen.reversed);
-    assert!(drawn(&mut screen, 80, 24).contains("with \"qr\" in a column"));
-    screen.press(KeyCode::Enter, &machine);
-    assert!(!screen.is_typing() && screen.filter == "qr");
-    screen.press(KeyCode::Esc, &machine);
-    assert!(screen.filter.is_empty());
-    assert!(rows::sample(3, None).has("JOB 3") && !rows::sample(3, None).has("job 4"));
-}
-
-#[test]
 fn every_size_can_be_drawn() {
     for processes in [0, 1, 40] {
         let mut screen = screen(processes);
