@@ -5,6 +5,7 @@ mod imports;
 mod opens;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use imports::{crate_folders, files_of};
 
@@ -41,10 +42,14 @@ fn part_of<'a>(parts: &'a Arrows, file: &str) -> &'a str {
     longest.unwrap_or_else(|| panic!("{file} belongs to no part of the map in ARCHITECTURE.md"))
 }
 
+/// The files of the sources and their imports, which are read once.
 fn all_files() -> Arrows {
-    let crates = crate_folders(support::root());
-    assert!(crates.len() >= 7, "the crates of src: {crates:?}");
-    files_of(&crates)
+    static ALL: LazyLock<Arrows> = LazyLock::new(|| {
+        let crates = crate_folders(support::root());
+        assert!(crates.len() >= 7, "the crates of src: {crates:?}");
+        files_of(&crates)
+    });
+    ALL.clone()
 }
 
 /// An import from the `mod.rs` above a file needs no arrow, because that `mod.rs` serves its whole folder.
