@@ -1,7 +1,6 @@
 //! Tests of the interactive view of `vramshim top`, on a pseudo terminal.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::time::Duration;
 
 use base::api::Api;
@@ -202,7 +201,7 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
 }
 
 /// A journal of this process, which has 15 devices, of which the last holds most, and more events than a screen has lines.
-fn crowded(folder: &Path) -> Journal {
+fn crowded(folder: &std::path::Path) -> Journal {
     let mut about = About::default();
     (about.pid, about.job) = (std::process::id(), "job \u{4e16}\u{754c}".into());
     let journal = Journal::create(folder, 1 << 20, about).unwrap();
