@@ -18,7 +18,7 @@ const OPENS: [&str; 11] = [
 ];
 
 /// The files that may open others, and what these are.
-const MAY: [(&str, &str); 6] = [
+const MAY: [(&str, &str); 7] = [
     ("journal/reader/plain.rs", "the module"),
     (
         "program/commands/ctl/in_root.rs",
@@ -26,6 +26,7 @@ const MAY: [(&str, &str); 6] = [
     ),
     ("program/commands/ctl/connection.rs", "the folder of a process in /proc"),
     ("program/commands/doctor/layers.rs", "/etc/ld.so.preload"),
+    ("program/commands/top/rows.rs", "/etc/passwd"),
     ("program/launch/binary.rs", "the program that the user runs"),
     ("program/launch/simulator.rs", "the simulated GPU that the user names"),
 ];

@@ -46,7 +46,7 @@ fn a_trace_is_read_as_the_journal_that_import_makes_of_it() {
     let [from, to] = [&job, &pickle].map(|path| path.to_str().unwrap());
     run("export", &[from, "--to", "torch-snapshot", "-o", to]).ok();
     let (apart, temporary) = (folder.path().join("apart"), folder.path().join("temporary"));
-    [&apart, &temporary].map(|folder| std::fs::create_dir(folder).unwrap());
+    let _ = [&apart, &temporary].map(|folder| std::fs::create_dir(folder).unwrap());
     for trace in [log, pickle] {
         let journal = apart.join(trace.with_extension("vraj").file_name().unwrap());
         import_as(&trace, &journal).ok();

@@ -227,7 +227,7 @@ fn arguments_that_name_no_job_are_refused() {
     let without = stranger.id().to_string();
     for (arguments, words) in [
         (&["999999999"][..], "process 999999999: there is no such process"),
-        (&[&without], "writes no journal"),
+        (&[&without], "it does not run under the library"),
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),

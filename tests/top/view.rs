@@ -3,9 +3,15 @@
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use base::api::Api;
+use base::cuda::HOST_DEVICE;
+use journal::format::{Device, Event, MarkKind};
+use journal::writer::{About, Journal};
+use support::AUTO_GROWTH;
+use support::made::{failed, linear};
+
 use crate::top::paced::Paced;
 use crate::top::terminal::{Terminal, pause};
-use support::AUTO_GROWTH;
 
 const DOWN: &str = "\x1b[B";
 const LEFT: &str = "\x1b[D";
@@ -194,19 +200,67 @@ fn it_does_not_stop_where_nothing_could_continue_it() {
     terminal.quit();
 }
 
+/// A journal of this process, which has 15 devices, of which the last holds most, and more events than a screen has lines.
+fn crowded(folder: &std::path::Path) -> Journal {
+    let mut about = About::default();
+    (about.pid, about.job) = (std::process::id(), "job \u{4e16}\u{754c}".into());
+    let journal = Journal::create(folder, 1 << 20, about).unwrap();
+    for number in 1..=15u8 {
+        journal.device(&Device {
+            ordinal: i32::from(number) - 1,
+            uuid: [number; 16],
+            limit: [4, 6].contains(&number).then_some(u64::from(number) << 30),
+            ..Device::default()
+        });
+        let event = Event::Alloc(linear(1 << 40, u64::from(number) << 20));
+        journal.write(event.encode(Api::cudaMalloc, i16::from(number) - 1));
+    }
+    journal.write(failed(1 << 45, 2, false).encode(Api::cudaMalloc, 0));
+    let (text, kind) = (1, MarkKind::Instant);
+    for _ in 0..200 {
+        journal.write(Event::Mark { text, kind }.encode(Api::vramshim_mark, HOST_DEVICE));
+    }
+    journal
+}
+
 #[test]
-fn it_is_drawn_anew_at_each_size() {
-    let (_job, mut terminal) = one(24, 80);
-    for keys in ["", "e"] {
+fn what_does_not_fit_is_said_and_can_be_reached_and_every_size_is_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let _journal = crowded(folder.path());
+    let mut terminal = Terminal::start(24, 80, &[folder.path().to_str().unwrap()]);
+    let has_all = |text: &str, words: &str| words.split('|').all(|words| text.contains(words));
+    let said = " more devices: --once| more rows|no room: |*gpu|e shows all|of memory|mark: ";
+    terminal.until("what falls off", |text| has_all(text, said));
+    let (home, end, to_limit) = ("\x1b[H", "\x1b[F", LEFT.repeat(4));
+    // Rows without a number come last, and rows with equal ones by what they hold.
+    for (keys, gpu, header) in [
+        (&to_limit[..], "GPU-0606", "*limit"),
+        (DOWN, "GPU-0404", "*limit"),
+        (DOWN, "GPU-0f0f", "*limit"),
+        (&format!("{home}r"), "GPU-0f0f", "^limit"),
+        (end, "GPU-0606", "^limit"),
+    ] {
         terminal.press(keys);
-        for (rows, columns) in [(1, 1), (5, 20), (2, 200), (100, 3), (60, 300)] {
+        terminal.until(&format!("{gpu} after {keys:?}"), |text| {
+            let lines = lines_of(text, std::process::id());
+            let line = if keys == end { lines.last() } else { lines.first() };
+            let line = line.and_then(|&line| text.lines().nth(line)).unwrap_or_default();
+            text.contains(header) && line.trim_start().starts_with(gpu)
+        });
+    }
+    for keys in ["e", "\x1b"] {
+        terminal.press(keys);
+        for (rows, columns) in [(1, 1), (3, 7), (5, 20), (7, 59), (2, 200), (12, 2), (100, 3), (60, 300)] {
             terminal.resize(rows, columns);
             terminal.press(DOWN);
             std::thread::sleep(std::time::Duration::from_millis(30));
         }
-        terminal.until("all of it", |text| {
-            text.contains("vramshim top") && text.contains("q quit")
-        });
+        terminal.until("all of it", |text| has_all(text, "vramshim top|q quit"));
     }
+    let columns =
+        "live|cached|others|free|busy|total|processes|uuid|pod/user|failed|command|reserved|host|dev|strategy";
+    terminal.until("all columns", |text| {
+        has_all(text, columns) && !text.contains(" more ") && !text.contains("no room")
+    });
     terminal.quit();
 }

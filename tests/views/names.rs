@@ -12,11 +12,17 @@ fn helper(folder: &Path) -> PathBuf {
     let mut job = Made::with(folder, 70, 0, "VRAMSHIM_STACKS=both", "").unwrap();
     job.stack_line(&["P", "1", "/build/_ctypes/callproc.c", "923", "_call_function_pointer"]);
     job.stack_line(&["P", "2", "/x/helper.py", "11", "malloc"]);
+    job.stack_line(&["P", "3", "/p/site-packages/torch/a.py", "1", "call"]);
     for (number, function) in [(10, "weights"), (11, "leak"), (12, "buffers")] {
         job.stack_line(&["P", &number.to_string(), "/x/job.py", &number.to_string(), function]);
         job.stack_line(&["T", &number.to_string(), "python", "1", "2", &number.to_string()]);
     }
-    for (stack, bytes) in [(10, 64), (11, 8), (11, 8), (12, 32)] {
+    // The same lines, called from two others, and through a package.
+    for (number, line) in [("20", "20"), ("21", "21")] {
+        job.stack_line(&["P", number, "/x/job.py", line, "main"]);
+        job.stack_line(&["T", number, "python", "1", "2", "3", "11", number]);
+    }
+    for (stack, bytes) in [(10, 64), (20, 8), (21, 8), (12, 32)] {
         job.alloc(0, bytes * MIB, stack).unwrap();
     }
     job.end(Some(0)).unwrap()
@@ -26,8 +32,10 @@ fn helper(folder: &Path) -> PathBuf {
 fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     let path = helper(folder.path());
-    let callers = ["10 weights", "12 buffers", "11 leak"];
-    let names = callers.map(|caller| format!("/x/helper.py:11 malloc < job.py:{caller}"));
+    let callers = "10 weights|12 buffers|11 leak < job.py:20 main|11 leak < job.py:21 main".split('|');
+    let names: Vec<String> = callers
+        .map(|caller| format!("/x/helper.py:11 malloc < job.py:{caller}"))
+        .collect();
     for view in [&["--top", "stack"][..], &["--leaks"], &[]] {
         let page = text(&path, view);
         for name in &names {
@@ -39,7 +47,7 @@ fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
     assert!(names.iter().all(|name| why.contains(name)), "{why}");
     // The report names stacks by the same frames.
     let report = vramshim_with(&["report", "--json"], [&path]).json();
-    assert_eq!(report["names"], serde_json::json!([[1, 2], [1, 2], [1, 2]]));
+    assert_eq!(report["names"].to_string(), "[[1,2],[1,2],[1,3,4],[1,3,4]]");
 }
 
 #[test]

@@ -28,15 +28,3 @@ fn in_file(path: PathBuf) -> Option<u64> {
     let object = object::File::parse(&cache).ok()?;
     Some(object.section_by_name(SECTION)?.size())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_without_gpu_code_has_none() {
-        assert_eq!(mapped_by(std::process::id()), 0);
-        assert_eq!(mapped_by(u32::MAX), 0);
-        assert_eq!(in_file("/proc/self/exe".into()), None);
-    }
-}

@@ -122,40 +122,4 @@ mod tests {
         assert_eq!(place(&frames, 1), name);
         assert_eq!(place(&frames[1..], 1), "/x/job.py:3 load");
     }
-
-    #[test]
-    fn stacks_of_one_line_are_told_apart_by_their_callers() {
-        let malloc = ("/x/c_py.py", 11, "malloc");
-        let stacks = [
-            stack(&[malloc, ("/x/job.py", 3, "weights"), ("/x/job.py", 9, "<module>")]),
-            stack(&[malloc, ("/x/job.py", 5, "leak"), ("/x/job.py", 9, "<module>")]),
-            stack(&[malloc, ("/x/job.py", 5, "leak"), ("/x/job.py", 12, "<module>")]),
-            stack(&[("/x/job.py", 7, "alone"), ("/x/job.py", 9, "<module>")]),
-            // The same lines, called through another function of a package.
-            stack(&[
-                malloc,
-                ("/p/site-packages/torch/a.py", 1, "call"),
-                ("/x/job.py", 3, "weights"),
-                ("/x/job.py", 9, "<module>"),
-            ]),
-            stack(&[]),
-        ];
-        let lines = lines_apart(stacks.iter().map(Vec::as_slice));
-        let names: Vec<String> = stacks
-            .iter()
-            .zip(&lines)
-            .map(|(stack, &lines)| place(stack, lines))
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "/x/c_py.py:11 malloc < job.py:3 weights",
-                "/x/c_py.py:11 malloc < job.py:5 leak < job.py:9 <module>",
-                "/x/c_py.py:11 malloc < job.py:5 leak < job.py:12 <module>",
-                "/x/job.py:7 alone",
-                "/x/c_py.py:11 malloc < job.py:3 weights",
-                "(no code of the job)",
-            ]
-        );
-    }
 }

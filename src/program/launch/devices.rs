@@ -61,16 +61,3 @@ fn visible(text: &str, count: u32, uuids: Option<&[String]>) -> u32 {
     };
     text.split(',').take_while(is_there).count() as u32
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_follows_a_wrong_entry_is_not_visible() {
-        let uuids = ["GPU-aaaa0000-0000-0000-0000-000000000000".to_owned()];
-        let of = |text| visible(text, 4, Some(&uuids));
-        assert_eq!((of("0,2"), of("1,9,2"), of("-1"), of("")), (2, 1, 0, 0));
-        assert_eq!((of("GPU-aaaa,1"), of("GPU-bbbb,1")), (2, 0));
-    }
-}

@@ -204,26 +204,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_go_until_the_rest_fits() {
-        let columns = [Column::number("one"), Column::text("text"), Column::number("two")];
-        let row = vec![["1", "a long text", "2"].map(str::to_owned).to_vec()];
-        let left_out = |room, sorted| {
-            let laid = lay_out(&columns, &row, room, sorted);
-            assert!(laid.header.len() <= room.max(3) && laid.rows[0].len() <= room.max(3));
-            laid.left_out
-        };
-        assert!(left_out(21, None).is_empty());
-        assert_eq!(left_out(20, None), ["two"]);
-        assert_eq!(
-            left_out(20, Some((2, '*'))),
-            ["text"],
-            "the column that it is sorted by stays"
-        );
-        assert_eq!(left_out(7, None), ["text", "two"], "no column is cut");
-        assert_eq!(left_out(1, None), ["text", "two"]);
-    }
-
-    #[test]
     fn a_command_is_cut_before_a_column_goes() {
         let columns = [Column::number("pid"), Column::cut("command", 8)];
         let rows = vec![vec!["17".to_owned(), "python train.py".to_owned()]];

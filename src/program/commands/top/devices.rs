@@ -292,21 +292,3 @@ fn command(pid: u32) -> Option<String> {
     let line = Some(line.trim().to_owned()).filter(|line| !line.is_empty());
     line.or_else(|| job_name_of_process(pid))
 }
-
-#[cfg(test)]
-pub fn sample() -> DeviceRow {
-    DeviceRow {
-        uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
-        name: Some("Simulated GPU".to_owned()),
-        number: Some(0),
-        simulator: Some("pid 4711".to_owned()),
-        total_memory: Some(80 << 30),
-        live: Some(1 << 30),
-        reserved: 2 << 30,
-        processes: 3,
-        used: Some(3 << 30),
-        free: Some(77 << 30),
-        busy_percent: Some(93),
-        ..DeviceRow::default()
-    }
-}

@@ -39,8 +39,6 @@ pub const PID: usize = 1;
 const OWNER: usize = 2;
 const JOB: usize = 3;
 const NVML: usize = 6;
-#[cfg(test)]
-const FAILURES: usize = 7;
 const STATE: usize = 8;
 const COMMAND: usize = 9;
 const RESERVED: usize = 10;
@@ -240,49 +238,4 @@ pub fn sort(rows: &mut [Row], column: usize, reversed: bool) {
         let order = order.then_with(|| other.bytes().total_cmp(&one.bytes()));
         order.then_with(|| place(one).cmp(&place(other)))
     });
-}
-
-#[cfg(test)]
-pub fn sample(number: u32, reserved: Option<u64>) -> Row {
-    let mut cells = vec![Cell::text("-"); COLUMNS.len()];
-    cells[PID] = whole(Some(4711 + number));
-    cells[JOB] = Cell::text(format!("job {number} \u{4e16}\u{754c}"));
-    cells[GPU] = gpu(Some(number % 8), None);
-    cells[RESERVED] = Cell::bytes(reserved);
-    cells[FAILURES] = Cell::count(Some(7));
-    cells[STATE] = Cell::text("running");
-    Row {
-        id: (1, u64::from(number)),
-        pid: 4711 + number,
-        device: Some(0),
-        has_failed: false,
-        is_read: true,
-        cells,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_largest_comes_first_and_what_has_no_number_last() {
-        for (column, reversed, expected) in [
-            (RESERVED, false, [2, 3, 0, 1]),
-            (RESERVED, true, [1, 0, 3, 2]),
-            (PID, false, [0, 1, 2, 3]),
-            (JOB, true, [3, 2, 1, 0]),
-            // All values are equal, so the order is by what they hold.
-            (FAILURES, false, [2, 3, 0, 1]),
-        ] {
-            let reserved = [Some(5), None, Some(70), Some(6)];
-            let mut rows: Vec<Row> = (0..)
-                .zip(reserved)
-                .map(|(number, bytes)| sample(number, bytes))
-                .collect();
-            sort(&mut rows, column, reversed);
-            let order: Vec<u32> = rows.iter().map(|row| row.pid - 4711).collect();
-            assert_eq!(order, expected, "{}", COLUMNS[column].title);
-        }
-    }
 }

@@ -250,6 +250,3 @@ impl Screen {
         frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
     }
 }
-
-#[cfg(test)]
-mod tests;
