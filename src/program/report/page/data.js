@@ -105,6 +105,10 @@ function kindText(group) {
 /** A stack in a few words: the job's own line, and the callers that tell it from other stacks. */
 const stackText = (number) => report.names[number].map((place) => frameText(stacks[number][place])).join(" < ") || frameText();
 
+/** The job's own line of a group: what `vramshim why` groups by. */
+const lineText = ({ stack, ...group }) =>
+    stack === null ? kindText(group) : frameText(stacks[stack][report.names[stack][0]]);
+
 const groupText = (group) => (group.stack === null ? kindText(group) : stackText(group.stack));
 
 /** Decodes the lists of a process, once. */

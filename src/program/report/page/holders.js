@@ -1,12 +1,12 @@
 // Panels 5, 6 and 10: who holds memory at the moment, what changed since a baseline, and what grows.
 
 // Who names another run wants to compare with it.
-const shown = { by: "what", baseline: report.against ? "against" : "range", all: new Set() };
+const shown = { by: "line", baseline: report.against ? "against" : "range", all: new Set() };
 
 /** What groups can be put together by. */
 const BY = {
+    line: ["line or size", lineText],
     what: ["stack or size", (group) => (group.stack === null ? kindText(group) : `#${group.stack}`)],
-    line: ["line of code", (group) => groupText(group)],
     api: ["function", (group) => group.api || "(several)"],
     thread: [
         "thread",
@@ -54,8 +54,11 @@ function entryName(entry, panelName, by = "what") {
         ];
         return make("span", {}, entry.key, make("span", { class: "more" }, more.filter((text) => text).join(", ")));
     }
-    const more = p("more", `${group.api}, ${group.class}, ${streamText(group.stream)}`);
-    return details(`${panelName}-${group.stack}`, stackText(group.stack), frameList(group.stack), more);
+    const ofLine = by === "line" && new Set(entry.groups.map((one) => one.stack)).size;
+    const which = ofLine > 1 ? `one of ${count(ofLine)} stacks of this line: ` : "";
+    const more = p("more", `${which}${group.api}, ${group.class}, ${streamText(group.stream)}`);
+    const text = by === "line" ? entry.key : stackText(group.stack);
+    return details(`${panelName}-${group.stack}`, text, frameList(group.stack), more);
 }
 
 /** A part of a bar behind a figure. */

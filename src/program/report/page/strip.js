@@ -31,14 +31,14 @@ function largestHolder(process) {
     const ordinal = verdict.device ?? largestDevice(process)?.ordinal;
     const moment = namedMoment("failure", { ordinal }) || namedMoment("peak", { ordinal });
     if (!moment || ordinal === undefined) return "";
-    const held = holdings.groups
-        .filter((group) => group.device === ordinal && !group.rest)
-        .map((group) => ({ group, ...heldAt(group, moment.moment) }));
-    const all = held.reduce((sum, one) => sum + one.bytes, 0);
-    const most = held.sort((one, other) => other.bytes - one.bytes)[0];
-    if (!most || most.bytes === 0) return "";
+    const groups = holdings.groups.filter((group) => group.device === ordinal && !group.rest);
+    const held = together(groups, (group) => heldAt(group, moment.moment), "line");
+    const all = held.reduce((sum, one) => sum + one.figures.bytes, 0);
+    const [most] = held.sort((one, other) => other.figures.bytes - one.figures.bytes);
+    if (!most || most.figures.bytes === 0) return "";
     const when = moment.kind === "failure" ? "at the failure" : "at the peak";
-    return `${size(most.bytes)}, ${percent(most.bytes / all)} of what is live ${when}: ${count(most.count)} × ${most.group.text}`;
+    const { bytes, count: number } = most.figures;
+    return `${size(bytes)}, ${percent(bytes / all)} of what is live ${when}: ${count(number)} × ${most.key}`;
 }
 
 function ticket(process) {
