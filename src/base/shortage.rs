@@ -260,6 +260,8 @@ pub struct Shortage {
     pub one_stream: bool,
     /// What the framework itself asked for is not known, only what its cache asked for.
     pub of_cache: bool,
+    /// What is called live has a framework's cache in it, of which nothing is known.
+    pub live_has_cache: bool,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
     /// How many events were lost or damaged since a moment before the failure. With some, `parts` is `None`.

@@ -138,10 +138,13 @@ pub fn named(paths: &[PathBuf], one: bool) -> Result<Vec<PathBuf>, Failure> {
     let is_newest = |path: &&PathBuf| path.as_os_str() == "newest" && !path.exists();
     let mut named: Vec<PathBuf> = paths.iter().filter(|path| !is_newest(path)).cloned().collect();
     if paths.is_empty() || named.len() < paths.len() {
-        let none = || {
-            format!(
-                "no journal here: {WRITES}. Give a folder or a file, or start the job with vramshim run in this folder"
-            )
+        let none = || match commands_below(Path::new(".")) {
+            none if none.is_empty() => {
+                format!(
+                    "no journal here: {WRITES}. Give a folder or a file, or start the job with vramshim run in this folder"
+                )
+            }
+            commands => format!("no journal here, but in folders below:{commands}"),
         };
         let newest = newest().ok_or_else(|| Failure::failed(none()))?;
         named.push(match newest.parent() {

@@ -397,7 +397,7 @@ fn a_step_that_was_not_tried_says_so() {
         let told = why_of(&job.end(Some(1)).unwrap());
         let next = told.page["next"].to_string();
         assert_eq!(next.contains("expandable_segments:True"), advised, "{next}");
-        let may_help = "serves each tensor (may help, not tried: gains an unknown amount)";
+        let may_help = "tensors have no lines (may help, not tried: gains an unknown amount)";
         assert_says(&next, may_help);
         assert_says(&next, "a larger device: how large is not known");
     }

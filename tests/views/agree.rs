@@ -50,6 +50,8 @@ struct Play {
     peak: Held,
     peak_reserved: u64,
     failure: Option<Held>,
+    /// The tensor that failed last.
+    failed: u64,
     /// A time between two steps, and what is allocated then.
     at: (u64, u64),
 }
@@ -109,10 +111,12 @@ impl Play {
             (8, _) => {
                 let free = GIB.saturating_sub(self.now.reserved + 100 * MIB);
                 crate::deaths::evidence::measure(&mut self.job, free, self.now.reserved, self.now.reserved + 40 * MIB);
-                self.job.fail(900 * MIB).unwrap();
-                self.line('O', &format!("{}\t0", 900 * MIB));
-                self.failure = Some(self.now);
-                self.job.wait(2_000_000_000);
+                let bytes = [900, 700][number as usize % 2] * MIB;
+                self.job.fail(bytes).unwrap();
+                self.line('O', &format!("{bytes}\t0"));
+                (self.failure, self.failed) = (Some(self.now), bytes);
+                // The next failure may be near.
+                self.job.wait(20_000_000 * (1 + number % 100));
             }
             _ => {}
         }
@@ -170,6 +174,7 @@ fn random_job(folder: &Path, steps: &[(u64, u64)]) -> Play {
         peak: Held::default(),
         peak_reserved: 0,
         failure: None,
+        failed: 0,
         at: (0, 0),
     };
     // PyTorch's part of the file must tell of a segment.
@@ -348,6 +353,8 @@ fn assert_agree(mut play: Play) -> Snapshots {
         Some(held) => {
             moments.push(("oom", held));
             assert_failure(&path, held);
+            let why = told("why", &path, &["--json"]);
+            assert_eq!(why["why"]["failure"]["requested"], play.failed, "{why:#}");
         }
         None => assert_reconciled(&path, now),
     }

@@ -109,7 +109,8 @@ impl Shortage {
                 format!("{asked} were asked for, and {variable} is {bound}{unasked}")
             }
             Verdict::LiveSet => format!(
-                "{live} of {total} are live, and the {asked} asked for are {} more than is left",
+                "{live} of {total} are {}, and the {asked} asked for are {} more than is left",
+                if self.live_has_cache { "live or cached" } else { "live" },
                 short.unwrap_or_default()
             ),
             Verdict::Growth => {

@@ -32,6 +32,8 @@ pub struct Finding<'a> {
     /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
     /// and had allocated nothing after it.
     pub fatal: bool,
+    /// Whether the job is known to have gone on after its last failure: it ended well, or runs and has allocated since.
+    pub lived: bool,
 }
 
 pub struct Failure<'a> {
@@ -82,6 +84,7 @@ impl Job {
             if cache.is_some() && self.tensors.is_some() {
                 shortage.count_cache_as_live();
             }
+            shortage.live_has_cache = cache.is_some();
             shortage.of_cache = cache.is_some() && scene.framework_asked().is_none();
             let streams = self.ledger.streams;
             shortage.one_stream = self.tensors.is_some() && (streams & !1).count_ones() == 1;
@@ -105,7 +108,18 @@ impl Job {
             // An exception frees memory on its way out.
             _ => failure.scene.went_on == 0,
         };
+        let fatal = match &failure {
+            Some(failure) => is_fatal(failure),
+            None => may_have_failed || refused_by_torch.is_some() && ended_with_error,
+        };
+        let went_on = match (self.state, &failure) {
+            (State::Exited(0), _) => self.header.knows_end(),
+            (State::Running | State::Dumped, Some(failure)) => failure.scene.went_on > 0,
+            _ => false,
+        };
+        let has_failed = failure.is_some() || refused_by_torch.is_some();
         Finding {
+            lived: has_failed && went_on && !fatal && !self.is_imported(),
             verdict: failure
                 .as_ref()
                 .map(|failure| failure.shortage.verdict())
@@ -115,10 +129,7 @@ impl Job {
                 } else {
                     Verdict::NoneFailed
                 }),
-            fatal: match &failure {
-                Some(failure) => is_fatal(failure),
-                None => may_have_failed || refused_by_torch.is_some() && ended_with_error,
-            },
+            fatal,
             refused_by_torch,
             failure,
             distance: self.distance(),

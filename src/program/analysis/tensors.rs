@@ -23,10 +23,12 @@ pub enum Whose {
 }
 
 impl Whose {
-    pub fn of(live: &Live, tensors: Option<&tensor_records::Tensors>) -> Whose {
+    /// Of an allocation in the live set of a moment. `shown_ns`: until when PyTorch had told its tensors then
+    /// (`tensor_records::Tensors::shown_until`).
+    pub fn of(live: &Live, tensors: Option<&tensor_records::Tensors>, shown_ns: u64) -> Whose {
         match tensors {
             Some(_) if live.api == Api::torch_alloc.number() => Whose::Tensor,
-            Some(tensors) if live.time_ns > tensors.until_ns() => Whose::NotShown,
+            Some(_) if live.time_ns > shown_ns => Whose::NotShown,
             Some(tensors) if tensors.snapshots && tensors.are_expandable() && live.class == Class::Vmm.number() => {
                 Whose::NotShown
             }
@@ -159,7 +161,8 @@ impl Tensors {
 }
 
 fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors, labels: &Labels) -> Moment {
-    let of = |whose| (set.live.iter()).filter(move |live| Whose::of(live, Some(recorded)) == whose);
+    let shown_ns = recorded.shown_until(set.time_ns);
+    let of = |whose| (set.live.iter()).filter(move |live| Whose::of(live, Some(recorded), shown_ns) == whose);
     let bytes = |whose| of(whose).fold(0u64, |sum, live| sum.saturating_add(live.allocated));
     let mut lines: BTreeMap<Option<Frame>, Holder> = BTreeMap::new();
     for held in live_set::holders(of(Whose::Tensor), By::Stack, (0, set.time_ns)) {

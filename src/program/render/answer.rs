@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::format::{amount_json, job_ended};
-use super::next_step::{Replayed, Step, steps};
+use super::next_step::{CameAgain, Replayed, Step, steps};
 use super::verdict_lines::{self, Line, mig_instance, process_name};
 use crate::analysis::finding::{Failure, Finding};
 use crate::analysis::job::Job;
@@ -47,8 +47,8 @@ pub struct Holders {
     pub in_all: usize,
     /// The code that asked for what failed, if its stack is known.
     pub asked_by: Option<String>,
-    /// Bytes of those that came again and again until then, and stayed; `None` if nobody looked.
-    pub came_again: Option<u64>,
+    /// Those that came again and again until then, and stayed; `None` if nobody looked.
+    pub came_again: Option<CameAgain>,
 }
 
 /// Live allocations that have something in common.
@@ -67,7 +67,8 @@ impl<'a> Answer<'a> {
         let mut next = steps(job, &finding, &replay);
         let leak = holders
             .came_again
-            .and_then(|bytes| Step::for_leak(job, &finding, bytes));
+            .as_ref()
+            .and_then(|came| Step::for_leak(job, &finding, came));
         if let Some((step, is_most)) = leak {
             let place = if is_most { 0 } else { next.len() };
             next.insert(place, step);

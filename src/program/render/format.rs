@@ -14,6 +14,11 @@ use crate::analysis::job::{Job, NOT_KNOWN};
 pub use base::text::{count, events_were, many, printable, shown};
 pub use base::units::size;
 
+/// A size that is not rounded down.
+pub fn enough(bytes: u64) -> String {
+    format!("{} MiB", count(bytes.div_ceil(1 << 20)))
+}
+
 /// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set or the
 /// terminal is known to be dumb.
 pub fn styled() -> bool {

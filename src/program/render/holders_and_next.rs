@@ -13,7 +13,7 @@ use crate::analysis::live_set::{self, By, Catcher, DeviceSet, Key, LiveSet, Mome
 use crate::analysis::tensors::Whose;
 use crate::render::answer::{Answer, Holder, Holders};
 use crate::render::format::{count, duration, size};
-use crate::render::next_step::Replayed;
+use crate::render::next_step::{CameAgain, Replayed};
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
@@ -60,19 +60,23 @@ pub fn answer<'a>(job: &'a Job, set: Option<LiveSet>, top: usize, requests: Opti
 fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
     let finding = job.finding();
     let moment = moment_of(job, &finding);
-    let when = match moment {
-        Moment::OutOfMemory => "at the failure",
-        Moment::End => "at the end",
-        _ => "at the peak",
-    };
+    let sets = set.into_iter().flat_map(|set| set.devices);
     let device = match (&finding.failure, finding.distance) {
         (Some(failure), _) => Some(failure.scene.device),
         (None, distance) => distance.map(|distance| distance.device),
     };
+    let set = sets.into_iter().find(|set| Some(set.device) == device);
+    let from_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
+    let when = match moment {
+        Moment::OutOfMemory => "at the failure",
+        Moment::End => "at the end",
+        _ if from_snapshots => "at the highest that snapshots show",
+        _ => "at the peak",
+    };
     let at_ns = match (&finding.failure, moment) {
         (Some(failure), _) => Some(failure.scene.time_ns),
         (None, Moment::End) => Some(job.duration_ns),
-        (None, _) => None,
+        (None, _) => set.as_ref().map(|set| set.time_ns),
     };
     // Without its record, a framework's tensors are not known, only the segments of its cache.
     let moment = match (&job.tensors, job.caches()) {
@@ -88,8 +92,6 @@ fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
         (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
         (None, None) => when.to_owned(),
     };
-    let sets = set.into_iter().flat_map(|set| set.devices);
-    let set = sets.into_iter().find(|set| Some(set.device) == device);
     let labels = Labels::load(&job.path);
     let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, &labels));
     (holders.moment, holders.in_all) = (moment, holders.list.len());
@@ -112,11 +114,17 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
         ),
         None => ("", String::new()),
     };
+    let shown_ns = job
+        .tensors
+        .as_ref()
+        .map_or(0, |tensors| tensors.shown_until(set.time_ns));
     let mut parts = [("", Vec::new()), (others, Vec::new()), (later.as_str(), Vec::new())];
     for live in &set.live {
-        parts[Whose::of(live, job.tensors.as_ref()) as usize].1.push(live);
+        parts[Whose::of(live, job.tensors.as_ref(), shown_ns) as usize]
+            .1
+            .push(live);
     }
-    let (mut holders, mut came_again) = (Holders::default(), 0u64);
+    let (mut holders, mut came_again, mut most) = (Holders::default(), CameAgain::default(), 0);
     for (whose, live) in parts {
         let groups = live_set::holders(live, by, (0, set.time_ns));
         let named = by_name(groups, |holder| match holder.key {
@@ -126,7 +134,10 @@ fn named(job: &Job, set: &DeviceSet, labels: &Labels) -> Holders {
         });
         for named in named {
             if named.sum.came.again_and_again() {
-                came_again = came_again.saturating_add(named.sum.bytes);
+                came_again.bytes = came_again.bytes.saturating_add(named.sum.bytes);
+                if named.sum.bytes > most {
+                    (came_again.most, most) = (format!("{whose}{}", named.name), named.sum.bytes);
+                }
             }
             holders.list.push(Holder {
                 what: format!("{whose}{}", named.name),

@@ -7,7 +7,7 @@ use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
+use crate::render::format::{self, count, duration, is_dumb, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
 use crate::render::text_or_json::Page;
 use crate::render::verdict_lines::{damaged_parts, verdict};
@@ -51,7 +51,7 @@ pub fn job(page: &mut Page, job: &Job, top: usize) {
         page.heading("Host memory");
     }
     if let Some(pinned) = pinned {
-        classes(page, pinned);
+        classes(page, pinned, "");
     }
     host.iter().for_each(|line| page.line(format!("  {line}")));
     apis(page, &job.ledger, top);
@@ -187,14 +187,22 @@ fn software(header: &Header) -> Option<String> {
 }
 
 fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
-    classes(page, ledger);
+    let at_least = match job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) {
+        true if is_dumb() => ">= ",
+        true => "\u{2265} ",
+        false => "",
+    };
+    classes(page, ledger, at_least);
     let of = match job.caches() {
         Some(framework) => {
             format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")
         }
         None => String::new(),
     };
-    page.line(format!("  utilisation {}{of}", percent(ledger.all.utilisation())));
+    page.line(format!(
+        "  utilisation {at_least}{}{of}",
+        percent(ledger.all.utilisation())
+    ));
     if ledger.segments_obtained > 0 {
         let given_back = match ledger.segments_returned {
             0 => "nothing given back".to_owned(),
@@ -250,12 +258,17 @@ fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
 }
 
 /// A table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
-/// class.
-fn classes(page: &mut Page, ledger: &DeviceLedger) {
+/// class. `at_least` stands before peaks that may have been higher.
+fn classes(page: &mut Page, ledger: &DeviceLedger, at_least: &str) {
     let row = |name: String, totals: &Totals| {
         let mut row = vec![name];
-        for level in [totals.requested, totals.allocated, totals.reserved] {
-            row.extend([size(level.current), size(level.peak)]);
+        let levels = [
+            (totals.requested, at_least),
+            (totals.allocated, at_least),
+            (totals.reserved, ""),
+        ];
+        for (level, at_least) in levels {
+            row.extend([size(level.current), format!("{at_least}{}", size(level.peak))]);
         }
         row.extend([count(totals.count), count(totals.live)]);
         row

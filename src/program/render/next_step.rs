@@ -9,7 +9,7 @@ use journal::format::{Amount, LimitSource, ProcessBytes, Reason, Teller};
 use journal::reader::{Device, Header, State, TensorFile};
 use serde::Serialize;
 
-use super::format::{amount, count, printable, shown, size};
+use super::format::{amount, count, enough, printable, shown, size};
 use super::verdict_lines::process_name;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::finding::{Failure, Finding, Verdict};
@@ -54,11 +54,13 @@ impl Step {
 
     /// What to say of memory that came again and again and stayed, and whether it matters most: it is the most of what is live,
     /// or more than all that any cache wastes.
-    pub fn for_leak(job: &Job, finding: &Finding, bytes: u64) -> Option<(Step, bool)> {
-        let is_about = matches!(
-            finding.verdict,
-            Verdict::LiveSet | Verdict::Unusable | Verdict::OtherProcesses
-        );
+    pub fn for_leak(job: &Job, finding: &Finding, came: &CameAgain) -> Option<(Step, bool)> {
+        let is_about = !finding.lived
+            && (matches!(
+                finding.verdict,
+                Verdict::LiveSet | Verdict::Unusable | Verdict::OtherProcesses
+            ) || job.is_imported() && finding.failure.is_some());
+        let bytes = came.bytes;
         if bytes == 0 {
             let has_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
             let step = "Run once with --torch record: snapshots do not tell whether this memory came from step to step, as in a leak";
@@ -70,16 +72,26 @@ impl Step {
             Verdict::Unusable => bytes > parts.cached,
             _ => false,
         });
-        is_about.then(|| {
+        // What pins a cache's segments is no leak because it stays.
+        (is_about && (is_most || finding.verdict != Verdict::Unusable)).then(|| {
             let step = Step::from(format!(
-                "{} came again and again and stayed: a leak, or data that the job loaded until the failure. vramshim inspect \
-                 --leaks {} names it",
+                "{} came again and again and stayed, most of it by {}: a leak, or data that the job loaded until the failure. \
+                 vramshim inspect --leaks {} says more",
                 size(bytes),
+                came.most,
                 shown(&job.path)
             ));
             (step, is_most)
         })
     }
+}
+
+/// Memory that came again and again, and stayed.
+#[derive(Default)]
+pub struct CameAgain {
+    pub bytes: u64,
+    /// Which of them has the most bytes.
+    pub most: String,
 }
 
 /// What a strategy would have made of the job's requests, as a replay found.
@@ -133,19 +145,15 @@ impl fmt::Display for Step {
     }
 }
 
-/// A size that is not rounded down.
-fn enough(bytes: u64) -> String {
-    format!("{} MiB", count(bytes.div_ceil(1 << 20)))
-}
-
 /// What to do, the most promising first. `replayed`: what a replay of the job's requests found, or `Err` if none was made.
 pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, ()>) -> Vec<Step> {
     let Some(failure) = &finding.failure else {
         return without_failure(job, finding);
     };
     let verdict = finding.verdict;
-    let mut next: Vec<Step> = first(job, failure)
-        .into_iter()
+    // A job that went on needs no other figures.
+    let first = (!(finding.lived && verdict == Verdict::LiveSet)).then(|| first(job, failure));
+    let mut next: Vec<Step> = (first.into_iter().flatten())
         .chain(find_tensors(job))
         .map(Step::from)
         .collect();
@@ -188,7 +196,7 @@ fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
         let what = "Let PyTorch's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
         steps.push(Step::untried(what, gains));
     }
-    let what = "Run with --torch allocator: PyTorch then keeps no cache, and a strategy serves each tensor";
+    let what = "Run with --torch allocator: PyTorch then keeps no cache, a strategy serves each tensor, and tensors have no lines";
     steps.extend((!was_tried).then(|| Step::untried(what, gains)));
     steps
 }
@@ -321,10 +329,10 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     };
     let (held, all) = (bytes(largest), others.len());
     let beside = neighbour(job, largest.pid);
-    let trim = beside
-        .iter()
-        .filter_map(|beside| trim(job, at, beside))
-        .collect::<String>();
+    let trim = beside.as_ref().map_or(String::new(), |beside| match beside.state {
+        State::Exited(_) | State::Killed => "; it has ended since, so try again".to_owned(),
+        _ => trim(job, at, beside).unwrap_or_default(),
+    });
     if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
         let largest = of_this_job(largest, &beside.header);
         return format!(

@@ -48,14 +48,20 @@ pub fn text_of(lines: &[Line]) -> String {
 /// The verdict as far as the records go.
 fn sentences(job: &Job) -> Vec<Line> {
     let finding = job.finding();
-    let left = |failed| match &finding.distance {
+    let left = |failed: &str| match &finding.distance {
         Some(left) => distance(failed, left, finding.uncertain),
         None if damaged_parts(job).is_empty() => "No GPU memory was asked for".to_owned(),
         None => "In what is left, no device was used".to_owned(),
     };
     let mut lines = match (&finding.failure, finding.refused_by_torch) {
         (Some(failure), _) => vec![
-            Line::Explanation(explanation(job, failure)),
+            Line::Explanation(match failure.scene.served_again {
+                true => format!(
+                    "{} were refused, and served when the framework asked again with its cache given back",
+                    size(failure.scene.requested)
+                ),
+                false => explanation(job, failure),
+            }),
             Line::Other(what_failed(job, failure)),
         ],
         (None, Some(refused)) => vec![
@@ -72,7 +78,11 @@ fn sentences(job: &Job) -> Vec<Line> {
                      second"
                 ))
             });
-            let what_is_left = Line::Other(left("No request failed for lack of memory"));
+            let none = match job.is_imported() {
+                true => "The trace shows no failed request, which says nothing of what it does not show",
+                false => "No request failed for lack of memory",
+            };
+            let what_is_left = Line::Other(left(none));
             cut_off.into_iter().chain(grew).chain([what_is_left]).collect()
         }
     };
@@ -94,16 +104,13 @@ fn sentences(job: &Job) -> Vec<Line> {
         (None, Some(_)) => None,
     };
     // A verdict alone sounds as if the job had died.
-    let lived = match (&finding.failure, job.state) {
-        _ if finding.fatal || job.is_imported() => None,
-        _ if finding.failure.is_none() && finding.refused_by_torch.is_none() => None,
-        (_, State::Exited(0)) if job.header.knows_end() => Some("the job recovered and ended well"),
-        (Some(failure), State::Running | State::Dumped) if failure.scene.went_on > 0 => Some("the job went on"),
-        _ => None,
-    };
     let verdict = lines.iter_mut().find(|line| matches!(line, Line::Explanation(_)));
-    if let (Some(lived), Some(Line::Explanation(why))) = (lived, verdict) {
-        *why = format!("{lived}; its last failed request: {why}");
+    if let (true, Some(Line::Explanation(why))) = (finding.lived, verdict) {
+        let how = match job.state {
+            State::Exited(_) => "recovered and ended well",
+            _ => "went on",
+        };
+        *why = format!("the job {how}; its last failed request: {why}");
     }
     let end = match job.state {
         State::Killed => Some("Ended without exit: killed or crashed, by a signal that is not known".to_owned()),
@@ -260,11 +267,14 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         job.state
     };
     let followed = match (scene.went_on, scene.freed, state) {
+        _ if scene.served_again => Some("the same request, now served,".to_owned()),
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,
         (0, _, State::Killed) if !job.is_imported() => None,
         (0, 0, _) => None,
         (0, freed, _) => Some(many(freed, "free")),
+        // A snapshot shows old tensors that an earlier one did not.
+        _ if job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) => Some("other requests".to_owned()),
         (went_on, ..) => Some(many(went_on, "allocation")),
     };
     if let Some(followed) = followed {

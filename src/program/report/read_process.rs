@@ -257,6 +257,7 @@ fn shown_verdict(answer: &Answer, stack: &mut impl FnMut(u32) -> Option<usize>) 
         "next": answer.steps_as_json(),
         // Whether the failure is what ended the job.
         "fatal": answer.finding.fatal,
+        "lived": answer.finding.lived,
         "device": failure.map(|failure| failure.scene.device),
         "time_ns": failure.map(|failure| failure.scene.time_ns),
         // Of growth: from when to when the bytes came.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use base::api::Class;
+use base::api::{Api, Class};
 use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorEvent, TensorLine};
 use journal::reader::{Journal, TensorFile, Wanted};
@@ -71,11 +71,20 @@ fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bo
     on == device && at_us.abs_diff(time_us) <= SAME_FAILURE_US
 }
 
-/// The first of the failures that is the same as the one `at`. They are sorted by `place`: device and time.
-fn same_failure<T>(failures: &[T], place: impl Fn(&T) -> (i16, u64), at: (i16, u64)) -> Option<&T> {
+/// The nearest of the failures that can be the same as the one `at`. They are sorted by `place`: device and time.
+fn same_failure<T>(
+    failures: &[T],
+    place: impl Fn(&T) -> (i16, u64),
+    at: (i16, u64),
+    can_be: impl Fn(&T) -> bool,
+) -> Option<&T> {
     let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
     let first = failures.partition_point(|failed| place(failed) < from);
-    failures.get(first).filter(|failed| is_same_failure(place(failed), at))
+    let same = failures[first..]
+        .iter()
+        .take_while(|failed| is_same_failure(place(failed), at));
+    same.filter(|failed| can_be(failed))
+        .min_by_key(|failed| place(failed).1.abs_diff(at.1))
 }
 
 /// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
@@ -231,13 +240,22 @@ impl Tensors {
         taken.filter(|&taken_ns| taken_ns <= time_ns).max()
     }
 
+    /// Until when the file tells what there was at a time, both in nanoseconds since the journal began. Snapshots tell nothing
+    /// of what came after the last one.
+    pub fn shown_until(&self, time_ns: u64) -> u64 {
+        match self.snapshots {
+            true => self.snapshot_before(time_ns).unwrap_or(0),
+            false => self.until_ns(),
+        }
+    }
+
     /// Whether the file tells what was used of PyTorch's segments on a device when a call of the driver failed, at a time
     /// in nanoseconds since the journal began.
     pub fn show_use_at(&self, device: i16, time_ns: u64) -> bool {
         let at = (device, self.wall_start_ns.saturating_add(time_ns) / 1000);
         !self.snapshots
             || !self.covered.contains_key(&device)
-            || same_failure(&self.failures, |failed| failed.at, at).is_some()
+            || same_failure(&self.failures, |failed| failed.at, at, |_| true).is_some()
     }
 
     /// How often PyTorch had no memory for a tensor on a device.
@@ -269,16 +287,18 @@ impl Tensors {
 
     /// The tensor that PyTorch could not make when a request failed.
     fn failed_tensor(&self, record: &Record) -> Option<&FailedTensor> {
-        same_failure(
-            &self.failures,
-            |failed| failed.at,
-            (record.device, self.unix_us(record)),
-        )
+        // A segment is as large as the tensor that it is for, or larger; an expandable one comes in pieces.
+        let most = match record.event {
+            Event::AllocFailed { requested, .. } if record.api.number() != Api::cuMemCreate.number() => requested,
+            _ => u64::MAX,
+        };
+        let at = (record.device, self.unix_us(record));
+        same_failure(&self.failures, |failed| failed.at, at, |failed| failed.size <= most)
     }
 
     /// Whether a call of the driver failed when PyTorch told of a failure.
     fn is_of_driver(&self, told: (i16, u64)) -> bool {
-        same_failure(&self.failed, |&failed| failed, told).is_some()
+        same_failure(&self.failed, |&failed| failed, told, |_| true).is_some()
     }
 
     fn unix_us(&self, record: &Record) -> u64 {

@@ -69,7 +69,7 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
         format::count(bill.waits_in_frees),
         format::duration(bill.waited_ns),
         format::percent(outcome.share_of_trace(trace)),
-        row.smallest.map_or("-".to_owned(), size),
+        row.smallest.map_or("-".to_owned(), format::enough),
         fits,
     ]
 }

@@ -72,7 +72,12 @@ pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
             let (what, oldest) = (printable(&holder.what, 200), duration(holder.oldest_ns));
             vec![size(holder.bytes), count(holder.count), what, oldest]
         });
-        page.table(">bytes|>count|what|>oldest from", rows.collect());
+        // A snapshot shows a tensor later than it came.
+        let oldest = match answer.job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) {
+            true => "oldest by",
+            false => "oldest from",
+        };
+        page.table(&format!(">bytes|>count|what|>{oldest}"), rows.collect());
     }
     if !answer.next.is_empty() {
         page.heading("Next");

@@ -96,7 +96,8 @@ panel("verdict", () => {
     const rose =
         steepest &&
         `${size(steepest.grown)} from ${moment(from_ns)} to ${moment(to_ns)}, ${size(steepest.rate)} a second: ${steepest.entry.key}`;
-    const [title, isBad] = failed ? [TAGS[verdict.name] || verdict.words, true] : process.end_title;
+    const died = verdict.lived ? ["Recovered", false] : [TAGS[verdict.name] || verdict.words, true];
+    const [title, isBad] = failed ? died : process.end_title;
     const grew = !failed && verdict.window !== null;
     byId("verdict-title").textContent = grew ? `${title}, but grew` : title;
     byId("verdict").classList.toggle("grew", grew);
