@@ -8,7 +8,7 @@ use journal::format::MarkKind;
 use serde_json::json;
 use support::made::Made;
 use support::member::Member;
-use support::{Fields, Job, MIB, Runs, client, journals_in};
+use support::{Fields, Job, MIB, Runs, assert_fields, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -65,12 +65,19 @@ fn live_is_not_known_before_the_first_snapshot() {
     let lines = format!(
         "vramshim-pytorch\t1\t70\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n\
          S\t{taken_us}\t0\t{segment}\t{SEGMENT}\t0.0\nA\t{taken_us}\t0\t{segment}\t4096\t0\t0\t4096\t0.0\n\
-         D\t{taken_us}\t1\t0\n"
+         T\t1\nA\t{taken_us}\t0\t{}\t1024\t0\t1\t1024\t0.0\n\
+         D\t{taken_us}\t2\t0\n",
+        segment + 4096
     );
     std::fs::write(journal.with_extension("tensors"), lines).unwrap();
-    assert_eq!(data(&journal)["processes"][0]["first_snapshot_ns"], SNAPSHOT_NS);
+    let process = &data(&journal)["processes"][0];
+    assert_eq!(process["first_snapshot_ns"], SNAPSHOT_NS);
+    // A stack without frames is none.
+    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd": 1024, "not recorded": MIB}});
+    assert_fields(&process["trust"], trust, "");
     let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journal);
+    browser.assert_shows("#trust", &["no event of the driver was lost", "between two of PyTorch's snapshots"]);
     // Dashes join what snapshots show: a row of the chart begins again and again in the colour of live bytes.
     let dashes = browser.value(
         "((chart) => { const { data, width } = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height); \
@@ -84,7 +91,7 @@ fn live_is_not_known_before_the_first_snapshot() {
     // The snapshot is in the middle.
     for (share, told) in [
         (0.3, "live not known, reserved 20.0 MiB"),
-        (0.7, "live 4.00 KiB, reserved 20.0 MiB"),
+        (0.7, "live 5.00 KiB, reserved 20.0 MiB"),
     ] {
         let place = (left + share * wide, top + 60.0);
         browser.drag(place, place);

@@ -16,6 +16,7 @@ use super::interned::Interned;
 use super::ranges::Ranges;
 use super::{groups, space, strategies};
 use crate::analysis::finding::Verdict;
+use crate::analysis::frameless::Frameless;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::labels::Labels;
@@ -25,7 +26,6 @@ use crate::analysis::names::{api_name, device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
-use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensor_records::Tensors;
 use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
 use crate::render::answer::Answer;
@@ -67,7 +67,8 @@ struct FirstPass {
     failed: BTreeMap<i16, u64>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     ranges: Ranges,
-    uses: Uses,
+    /// Requested bytes by stack.
+    requested: BTreeMap<u32, u64>,
     first_ns: Option<u64>,
 }
 
@@ -75,9 +76,10 @@ impl Observer for FirstPass {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
         self.first_ns.get_or_insert(record.time_ns);
         self.timeline.after(ledger, record);
-        self.uses.after(ledger, record);
         match record.event {
-            Event::Alloc(_) => {
+            Event::Alloc(one) => {
+                let sum = self.requested.entry(record.stack).or_default();
+                *sum = sum.saturating_add(one.requested);
                 if let Some(known) = self.failures.list.last_mut() {
                     known.went_on += 1;
                 }
@@ -119,7 +121,7 @@ pub fn read(
         failed: BTreeMap::new(),
         marks: FirstAndLast::new(detail.failures),
         ranges: Ranges::new(detail.failures),
-        uses: Uses::default(),
+        requested: BTreeMap::new(),
         first_ns: None,
     };
     let mut catcher = Catcher::new(&MOMENTS);
@@ -192,7 +194,7 @@ pub fn read(
         about: about(
             &answer,
             verdict,
-            trust(&job, &first.uses, first.first_ns),
+            trust(&job, &labels, &first),
             devices_of(&job, &first, &choice.levels),
         ),
         failures_in_all: first.failures.in_all,
@@ -317,9 +319,18 @@ fn named(first: &FirstPass, detail: &Detail, text: impl Fn(u64) -> String) -> Ve
     named
 }
 
-fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
-    let most = uses.without.iter().max_by_key(|(_, bytes)| **bytes);
-    let without: BTreeMap<&str, u64> = uses.without.iter().map(|(why, &bytes)| (why.words(), bytes)).collect();
+fn trust(job: &Job, labels: &Labels, first: &FirstPass) -> Value {
+    let (mut with, mut without) = (0_u64, BTreeMap::<Frameless, u64>::new());
+    for (&stack, &bytes) in &first.requested {
+        let sum = match labels.frames(stack) {
+            Ok(_) => &mut with,
+            Err(why) => without.entry(why).or_default(),
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+    let most = without.iter().max_by_key(|(_, bytes)| **bytes);
+    let remedy = most.and_then(|(why, _)| why.remedy(&job.path, &job.header, with > 0));
+    let without: BTreeMap<&str, u64> = without.iter().map(|(why, &bytes)| (why.words(), bytes)).collect();
     json!({
         "events": job.ledger.events,
         "lost": job.lost,
@@ -331,11 +342,11 @@ fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
         "anomalies": job.ledger.anomalies.total(),
         "unknown_frees": job.header.unknown_frees,
         // Requested bytes with a stack, and those without, by reason.
-        "stack_bytes": uses.with.saturating_add(uses.of_torch),
+        "stack_bytes": with,
         "no_stack_bytes": without,
         // What would record the stacks of most of them.
-        "no_stack_remedy": most.and_then(|(reason, _)| reason.remedy()),
-        "first_ns": first_ns.unwrap_or(0),
+        "no_stack_remedy": remedy,
+        "first_ns": first.first_ns.unwrap_or(0),
         "last_ns": job.ledger.last_ns,
         "running": job.state == State::Running,
     })

@@ -219,9 +219,12 @@ panel("trust", () => {
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
     const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
     const shares = Object.entries(trust.no_stack_bytes);
+    const bySnapshots = process.first_snapshot_ns !== null;
     const damage = [many(trust.damaged, "record") + " left out", ...trust.damaged_header];
     const items = [
-        `${bad ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        `${bad || bySnapshots ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        bad || !bySnapshots ? null : "no event of the driver was lost",
+        bySnapshots ? "tensors that came and went between two of PyTorch's snapshots are not in the journal" : null,
         trust.lost > 0
             ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
             : trust.damaged_header.includes("lost events")
