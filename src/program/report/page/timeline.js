@@ -22,7 +22,7 @@ let dragged = null;
 /** How the curves and the lines of the chart look. */
 const LOOKS = {
     live: { colour: "live", filled: 0.28 },
-    snapshots: { colour: "live", filled: 0.12, dash: [4, 3] },
+    snapshots: { colour: "live", dash: [4, 3] },
     reserved: { colour: "reserved" },
     moment: { colour: "text" },
     failure: { colour: "bad", wide: 2, shape: "M-5 0l10 10m0-10l-10 10" },
@@ -179,7 +179,7 @@ function drawLevels(view, device, thick) {
     for (let place = countUpTo(times, from - 1); place < times.length && times[place] <= to; place += 1)
         if (times[place + 1] !== times[place]) known.push(place);
     if (device.joins_snapshots && known.length * 8 < view.width)
-        for (const place of known) dot(pen, x(times[place]), y(bytes[place]), 1.5 * thick);
+        for (const place of known) dot(pen, x(times[place]), y(bytes[place]), 2 * thick);
     pen.restore();
     return live;
 }
