@@ -59,7 +59,7 @@ fn live_is_not_known_before_the_first_snapshot() {
     let mut made = Made::new(folder.path(), 70, 0).unwrap();
     let segment = made.alloc(0, SEGMENT, 0).unwrap();
     made.wait(2 * SNAPSHOT_NS);
-    made.alloc(0, MIB, 0).unwrap();
+    made.mark(1, MarkKind::Instant).unwrap();
     let journal = made.end(Some(0)).unwrap();
     let taken_us = 1_790_000_000_000_000 + SNAPSHOT_NS / 1000;
     let lines = format!(
@@ -73,11 +73,14 @@ fn live_is_not_known_before_the_first_snapshot() {
     let process = &data(&journal)["processes"][0];
     assert_eq!(process["first_snapshot_ns"], SNAPSHOT_NS);
     // A stack without frames is none.
-    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd": 1024, "not recorded": MIB}});
+    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd": 1024}});
     assert_fields(&process["trust"], trust, "");
     let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journal);
-    browser.assert_shows("#trust", &["no event of the driver was lost", "between two of PyTorch's snapshots"]);
+    browser.assert_shows(
+        "#trust",
+        &["no event of the driver was lost", "between two of PyTorch's snapshots"],
+    );
     // Dashes join what snapshots show: a row of the chart begins again and again in the colour of live bytes.
     let dashes = browser.value(
         "((chart) => { const { data, width } = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height); \
@@ -91,13 +94,18 @@ fn live_is_not_known_before_the_first_snapshot() {
     // The snapshot is in the middle.
     for (share, told) in [
         (0.3, "live not known, reserved 20.0 MiB"),
-        (0.7, "live 5.00 KiB, reserved 20.0 MiB"),
+        (0.7, "live at least 5.00 KiB, reserved 20.0 MiB"),
     ] {
         let place = (left + share * wide, top + 60.0);
         browser.drag(place, place);
         let said = browser.value("document.querySelector('#timeline canvas').getAttribute('aria-valuetext')");
         assert!(said.as_str().unwrap().contains(told), "{said}");
     }
+    // At the moment of a snapshot, as at the peak, figures are exact.
+    browser.assert_shows("#ledger", &["live at least 5.00 KiB", "cached at most 20.0 MiB"]);
+    browser.assert_shows("#holders .asof", &["at least 5.00 KiB live"]);
+    browser.click("#jump-peak");
+    browser.assert_shows("#selection", &["live 5.00 KiB"]);
 }
 
 #[test]

@@ -38,7 +38,8 @@ function largestHolder(process) {
     if (!most || most.figures.bytes === 0) return "";
     const when = moment.kind === "failure" ? "at the failure" : "at the peak";
     const { bytes, count: number } = most.figures;
-    return `${size(bytes)}, ${percent(bytes / all)} of what is live ${when}: ${count(number)} × ${most.key}`;
+    const atLeast = bound(process.devices.find((one) => one.ordinal === ordinal), holdings.moments[moment.moment]);
+    return `${atLeast}${size(bytes)}, ${percent(bytes / all)} of what is live ${when}: ${count(number)} × ${most.key}`;
 }
 
 function ticket(process) {
@@ -68,7 +69,7 @@ panel("verdict", () => {
     const facts = [];
     if (device) {
         facts.push(
-            ["Peak, live", `${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+            ["Peak, live", `${peakText(device)} at ${moment(device.peak_ns)}`],
             ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
         );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
@@ -85,10 +86,11 @@ panel("verdict", () => {
     const rest = runs[process.run].filter((one) => one !== process);
     if (rest.length > 0) {
         const peaks = rest.map((one) => Math.max(0, ...one.devices.map((device) => device.peak_bytes)));
+        const atLeast = rest.flatMap((one) => decode(one).devices.map((device) => bound(device))).find((text) => text) ?? "";
         const failing = rest.filter((one) => one.failures_in_all > 0).length;
         const range = [...new Set([Math.min, Math.max].map((end) => size(end(...peaks))))].join(" to ");
         const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
-        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${range} live, ${failures}`]);
+        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${atLeast}${range} live, ${failures}`]);
     }
     const holder = largestHolder(process);
     const { from_ns, to_ns } = verdict.window ?? { from_ns: process.began, to_ns: process.until };
@@ -179,7 +181,9 @@ panel("ledger", () => {
     const { parts, from } = partsAt(process, device, at);
     const sum = parts.reduce((sum, part) => sum + part.bytes, 0);
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
-    const label = parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", ");
+    const BOUNDS = { live: "at least", cached: "at most" };
+    const textOf = ({ name, bytes }) => (BOUNDS[name] ? bound(device, at, BOUNDS[name]) : "") + size(bytes);
+    const label = parts.map((part) => `${part.name} ${textOf(part)}`).join(", ");
     const bar = make("div", { class: "bar", role: "img", "aria-label": label });
     const colours = {
         live: "live",
@@ -193,11 +197,11 @@ panel("ledger", () => {
     const legend = [];
     for (const part of parts) {
         const kind = colours[part.name] || "unknown";
-        const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${size(part.bytes)}` });
+        const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${textOf(part)}` });
         piece.style.flexGrow = String(Math.max(0, part.bytes) / total);
         if (part.bytes > 0) bar.append(piece);
         const note = part.note ? ` (${part.note})` : "";
-        legend.push(key(kind, `${part.name} `, make("b", {}, size(part.bytes)), note));
+        legend.push(key(kind, `${part.name} `, make("b", {}, textOf(part)), note));
     }
     legend.push(
         make("li", {}, "sum ", make("b", {}, size(sum))),
