@@ -321,6 +321,13 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     browser.click("#jump-all");
     let [from, to, _] = selection(&mut browser);
     assert_eq!((from, to), (BEGAN_NS as f64, whole));
+    let scales =
+        "new Set([...document.querySelectorAll('.plot canvas, .overview')].map(({ dataset }) => dataset.scale))";
+    assert_eq!(
+        browser.value(&format!("{scales}.size")),
+        1,
+        "the overview has the chart's scale"
+    );
 
     // Keys move the moment, and every panel with it.
     browser.value("document.querySelector('#timeline canvas').focus()");

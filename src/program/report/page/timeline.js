@@ -40,9 +40,9 @@ function scaleOf(device, highest) {
     return room > 0 && room * 1.1 < top * 3 ? Math.max(top, room * 1.1) : top;
 }
 
-/** The highest level in the range. */
-const highestOf = (device, wide) =>
-    Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], state.from, state.to, wide).highest));
+/** The highest level in a range. */
+const highestOf = (device, wide, from = state.from, to = state.to) =>
+    Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], from, to, wide).highest));
 
 /** A box of a drawing that shows the times `from` to `to` and levels up to `scale`: `x` and `y` tell where. */
 function plane(pen, [left, top, width, height], from, to, scale) {
@@ -321,7 +321,9 @@ function drawOverview() {
     const drawn = drawing(overview);
     if (!drawn || !device) return;
     const { pen } = drawn;
-    const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
+    // That of the chart when it shows all.
+    const scale = scaleOf(device, highestOf(device, 1, process.began, process.until));
+    overview.dataset.scale = scale;
     const box = [LEFT, 2, drawn.width - LEFT - 8, drawn.height - 4];
     const view = plane(pen, box, process.began, process.until, scale);
     drawLevels(view, device, 1);
