@@ -89,7 +89,8 @@ panel("verdict", () => {
         const atLeast = rest.flatMap((one) => decode(one).devices.map((device) => bound(device))).find((text) => text) ?? "";
         const failing = rest.filter((one) => one.failures_in_all > 0).length;
         const range = [...new Set([Math.min, Math.max].map((end) => size(end(...peaks))))].join(" to ");
-        const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
+        const several = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
+        const failures = rest.length > 1 ? several : `it ${failing > 0 ? "ran" : "did not run"} out of memory`;
         facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${atLeast}${range} live, ${failures}`]);
     }
     const holder = largestHolder(process);
