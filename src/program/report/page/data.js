@@ -87,12 +87,16 @@ function frameText(frame) {
     return frame.line > 0 ? `${fileName(frame.file)}:${frame.line} ${frame.name}` : frame.name;
 }
 
-const frameInFull = (frame) =>
-    frame.line > 0 ? `${frame.file}:${frame.line} in ${frame.name}` : `${frame.name} (${frame.file})`;
+const frameInFull = (frame, file = frame.file) =>
+    frame.line > 0 ? `${file}:${frame.line} in ${frame.name}` : `${frame.name} (${file})`;
+
+/** The end of a long path, which tells the file. */
+const pathEnd = (path) =>
+    path.replace(/^.*\/(?=(site|dist)-packages\/)/, "").replace(/^.{24,}(?=(\/[^/]+){3}$)/, "\u2026");
 
 /** The frames of a stack, innermost first. */
 const frameList = (stack) =>
-    make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
+    make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", { title: frameInFull(frame) }, ...parted(frameInFull(frame, pathEnd(frame.file))))));
 
 /** Why there are no stacks, and what would record them. */
 const noStacks = (trust) => [...Object.keys(trust.no_stack_bytes), trust.no_stack_remedy].filter((text) => text).join("; ");
