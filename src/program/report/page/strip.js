@@ -105,14 +105,14 @@ panel("verdict", () => {
     byId("verdict").classList.toggle("grew", grew);
     byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
-    const steps = later.map((step) => make("li", {}, stepText(step)));
+    const steps = later.map((step) => make("li", {}, ...parted(stepText(step))));
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
-        p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
-        next ? p("next", make("strong", {}, "Next: "), next.what, make("em", {}, effectText(next))) : "",
+        p("sentence", ...parted(verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence)),
+        next ? p("next", make("strong", {}, "Next: "), ...parted(next.what), make("em", {}, effectText(next))) : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
         steepest ? p("holder", make("strong", {}, "Rose steadily: "), rose) : "",
-        verdict.explanation ? p("explanation", verdict.sentence) : "",
+        verdict.explanation ? p("explanation", ...parted(verdict.sentence)) : "",
         make("ul", { class: "line facts" }, ...facts.map(([name, value]) => make("li", {}, `${name}: ${value}`))),
         make(
             "div",
@@ -215,15 +215,13 @@ panel("ledger", () => {
 
 const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
 
-const firstLost = (trust) => (trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`);
-
 panel("trust", () => {
     const { process } = state;
     const { trust } = process;
     const with_ = trust.stack_bytes;
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
     const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
-    const shares = Object.entries(trust.no_stack_bytes);
+    const from = trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`;
     const bySnapshots = process.first_snapshot_ns !== null;
     const damage = [many(trust.damaged, "record") + " left out", ...trust.damaged_header];
     const items = [
@@ -231,7 +229,7 @@ panel("trust", () => {
         bad || !bySnapshots ? null : "no event of the driver was lost",
         bySnapshots ? "tensors that came and went between two of PyTorch's snapshots are not in the journal" : null,
         trust.lost > 0
-            ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
+            ? `${many(trust.lost, "event")} lost${from} (${trust.lost_because}); figures are incomplete`
             : trust.damaged_header.includes("lost events")
               ? "how many events were lost is not known (damaged)"
               : null,
@@ -242,7 +240,7 @@ panel("trust", () => {
             ? `${many(trust.unknown_frees, "free")} of memory that was allocated without the library`
             : null,
         with_ > 0 ? `stacks for ${percent(with_ / (with_ + without))} of the allocated bytes` : null,
-        ...shares.map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
+        ...Object.entries(trust.no_stack_bytes).map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
         with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
     ];
