@@ -273,7 +273,7 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     let holder = "Largest holder in this process: ";
     browser.assert_shows("#verdict", &["6.00 GiB", "Next: ", holder, "model.py:31 forward"]);
     browser.assert_shows("#ledger", &["512.0 MiB", "sum 24.0 GiB", "(99 <b>other</b>)"]);
-    browser.assert_shows("#space", &["were free inside segments", "9 × 1.00 GiB", "3 × 1.00 GiB"]);
+    browser.assert_shows("#space", &["asked: 6.00 GiB", "9 × 1.00 GiB", "3 × 1.00 GiB"]);
     // Without colours, no mark looks as another does.
     let alike = browser.value(
         "(() => { const shapes = [...document.querySelectorAll('#timeline .sample')].map((one) => one.getContext('2d') \
@@ -321,6 +321,9 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     browser.click("#jump-all");
     let [from, to, _] = selection(&mut browser);
     assert_eq!((from, to), (BEGAN_NS as f64, whole));
+    let scale =
+        ["chart", "overview"].map(|one| browser.value(&format!("document.querySelector('.{one}').dataset.scale")));
+    assert_eq!(scale[0], scale[1]);
 
     // Keys move the moment, and every panel with it.
     browser.value("document.querySelector('#timeline canvas').focus()");
@@ -386,6 +389,8 @@ fn the_page_can_be_read_in_both_themes_at_any_width_and_on_paper() {
             browser.settle();
             let missing = browser.value(AUDIT);
             assert_eq!(missing, json!([]), "{scheme} on a {device}: {missing:#}");
+            let top = browser.value("document.querySelector('.sentence').offsetTop");
+            assert_eq!(top.number() > 30, device == "phone", "below the tag on a phone: {top}");
         }
     }
     // The button changes what the system prefers.

@@ -8,7 +8,7 @@ use journal::format::MarkKind;
 use serde_json::json;
 use support::made::Made;
 use support::member::Member;
-use support::{Fields, Job, MIB, Runs, client, journals_in};
+use support::{Fields, Job, MIB, Runs, assert_fields, client, journals_in};
 use tempfile::TempDir;
 
 use super::browser::Browser;
@@ -59,18 +59,25 @@ fn live_is_not_known_before_the_first_snapshot() {
     let mut made = Made::new(folder.path(), 70, 0).unwrap();
     let segment = made.alloc(0, SEGMENT, 0).unwrap();
     made.wait(2 * SNAPSHOT_NS);
-    made.alloc(0, MIB, 0).unwrap();
+    made.mark(1, MarkKind::Instant).unwrap();
     let journal = made.end(Some(0)).unwrap();
     let taken_us = 1_790_000_000_000_000 + SNAPSHOT_NS / 1000;
     let lines = format!(
-        "vramshim-pytorch\t1\t70\t2.12.0\tstate\nT\t0\t/x/a.py\t1\tf\n\
+        "vramshim-pytorch\t1\t70\t2.12.0\tstate\nT\t0\t/x/lib/site-packages/a.py\t1\tf\n\
          S\t{taken_us}\t0\t{segment}\t{SEGMENT}\t0.0\nA\t{taken_us}\t0\t{segment}\t4096\t0\t0\t4096\t0.0\n\
-         D\t{taken_us}\t1\t0\n"
+         T\t1\nA\t{taken_us}\t0\t{}\t1024\t0\t1\t1024\t0.0\n\
+         D\t{taken_us}\t2\t0\n",
+        segment + 4096
     );
     std::fs::write(journal.with_extension("tensors"), lines).unwrap();
-    assert_eq!(data(&journal)["processes"][0]["first_snapshot_ns"], SNAPSHOT_NS);
+    let process = &data(&journal)["processes"][0];
+    assert_eq!(process["first_snapshot_ns"], SNAPSHOT_NS);
+    // A stack without frames is none.
+    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd": 1024}});
+    assert_fields(&process["trust"], trust, "");
     let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journal);
+    browser.assert_shows("#trust", &["came and went between two of PyTorch's snapshots"]);
     // Dashes join what snapshots show: a row of the chart begins again and again in the colour of live bytes.
     let dashes = browser.value(
         "((chart) => { const { data, width } = chart.getContext('2d').getImageData(0, 0, chart.width, chart.height); \
@@ -84,13 +91,21 @@ fn live_is_not_known_before_the_first_snapshot() {
     // The snapshot is in the middle.
     for (share, told) in [
         (0.3, "live not known, reserved 20.0 MiB"),
-        (0.7, "live 4.00 KiB, reserved 20.0 MiB"),
+        (0.7, "live at least 5.00 KiB, reserved 20.0 MiB"),
     ] {
         let place = (left + share * wide, top + 60.0);
         browser.drag(place, place);
         let said = browser.value("document.querySelector('#timeline canvas').getAttribute('aria-valuetext')");
         assert!(said.as_str().unwrap().contains(told), "{said}");
     }
+    // At the moment of a snapshot, as at the peak, figures are exact.
+    browser.assert_shows("#ledger", &["live at least 5.00 KiB", "cached at most 20.0 MiB"]);
+    browser.assert_shows("#holders .asof", &["at least 5.00 KiB live"]);
+    let frame = browser.value("document.querySelector('#holders .frames').textContent");
+    assert_eq!(frame, "site-packages/a.py:1 in f");
+    assert_eq!(browser.value("holders.offsetWidth === timeline.offsetWidth"), true);
+    browser.click("#jump-peak");
+    browser.assert_shows("#selection", &["live 5.00 KiB"]);
 }
 
 #[test]
@@ -264,6 +279,9 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
         }
     }
     browser.assert_shows("#subtitle", &["started 2026-09-21T14:13:20Z"]);
+    browser.assert_shows("#verdict", &["it did not run out of memory"]);
+    let title = &all["processes"][0]["title"].text()[..30];
+    browser.assert_shows("#process", &[&format!("rank 0 {title}…, out of memory")]);
     // A process of the older run.
     browser.click("#ranks ul:last-of-type li:first-child button");
     browser.assert_shows("#subtitle", &["started 2026-09-20T14:13:20Z"]);

@@ -128,13 +128,15 @@ pub struct Holdings {
     pub groups: Vec<Group>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Named {
     pub moment: usize,
     /// peak, failure, mark or end
     pub kind: &'static str,
     pub device: Option<i16>,
     pub text: String,
+    /// What was live then is known: PyTorch's tensors were recorded, or one of its snapshots shows that very moment.
+    pub exact: bool,
 }
 
 /// Allocations with the same stack, API, thread, stream and class; without a stack, of the same size.

@@ -16,6 +16,7 @@ use super::interned::Interned;
 use super::ranges::Ranges;
 use super::{groups, space, strategies};
 use crate::analysis::finding::Verdict;
+use crate::analysis::frameless::Frameless;
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError, NOT_KNOWN, Observer};
 use crate::analysis::labels::Labels;
@@ -25,7 +26,6 @@ use crate::analysis::names::{api_name, device_uuid, mark_name};
 use crate::analysis::rank::rank;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::secrets;
-use crate::analysis::stack_uses::Uses;
 use crate::analysis::tensor_records::Tensors;
 use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
 use crate::render::answer::Answer;
@@ -60,24 +60,28 @@ impl Detail {
 }
 
 /// What the first pass keeps of a journal, besides the job.
-struct FirstPass {
+struct FirstPass<'a> {
+    labels: &'a Labels,
     timeline: Timeline,
     failures: FirstAndLast<Failure>,
     /// How many failures each device had so far.
     failed: BTreeMap<i16, u64>,
     marks: FirstAndLast<(u64, u64, MarkKind)>,
     ranges: Ranges,
-    uses: Uses,
+    /// Requested bytes by why they have no stack; `None`: they have one.
+    requested: BTreeMap<Option<Frameless>, u64>,
     first_ns: Option<u64>,
 }
 
-impl Observer for FirstPass {
+impl Observer for FirstPass<'_> {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
         self.first_ns.get_or_insert(record.time_ns);
         self.timeline.after(ledger, record);
-        self.uses.after(ledger, record);
         match record.event {
-            Event::Alloc(_) => {
+            Event::Alloc(one) => {
+                let without = self.labels.frames(record.stack).err();
+                let sum = self.requested.entry(without).or_default();
+                *sum = sum.saturating_add(one.requested);
                 if let Some(known) = self.failures.list.last_mut() {
                     known.went_on += 1;
                 }
@@ -114,12 +118,13 @@ pub fn read(
     let labels = Labels::load(path);
     let size = journal.size();
     let mut first = FirstPass {
+        labels: &labels,
         timeline: Timeline::new(detail.spans),
         failures: FirstAndLast::new(detail.failures),
         failed: BTreeMap::new(),
         marks: FirstAndLast::new(detail.failures),
         ranges: Ranges::new(detail.failures),
-        uses: Uses::default(),
+        requested: BTreeMap::new(),
         first_ns: None,
     };
     let mut catcher = Catcher::new(&MOMENTS);
@@ -156,15 +161,24 @@ pub fn read(
     let at = holdings.moments().to_vec();
     let series = holdings.finish(&again.ledger);
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
+    let is_exact = |time_ns: u64, failed_on: Option<i16>| {
+        job.tensors.as_ref().is_none_or(|tensors| {
+            !tensors.snapshots
+                || tensors.snapshot_before(time_ns) == Some(time_ns)
+                || failed_on.is_some_and(|device| tensors.show_use_at(device, time_ns))
+        })
+    };
     let placed = named.into_iter().filter_map(|(moment, named)| {
-        let moment = at.binary_search(&moment).ok()?;
-        Some(Named { moment, ..named })
+        let failed_on = named.device.filter(|_| named.kind == "failure");
+        let (exact, moment) = (is_exact(moment.time_ns, failed_on), at.binary_search(&moment).ok()?);
+        Some(Named { moment, exact, ..named })
     });
     let end = at.len().checked_sub(1).map(|moment| Named {
         moment,
         kind: "end",
         device: None,
         text: "end".to_owned(),
+        exact: is_exact(at[moment].time_ns, None),
     });
     let mut named: Vec<Named> = placed.chain(end).collect();
     named.sort_by_key(|named| named.moment);
@@ -192,7 +206,7 @@ pub fn read(
         about: about(
             &answer,
             verdict,
-            trust(&job, &first.uses, first.first_ns),
+            trust(&job, &first),
             devices_of(&job, &first, &choice.levels),
         ),
         failures_in_all: first.failures.in_all,
@@ -291,16 +305,13 @@ fn steps(first: &FirstPass, job: &Job, detail: &Detail) -> impl Iterator<Item = 
 fn named(first: &FirstPass, detail: &Detail, text: impl Fn(u64) -> String) -> Vec<(At, Named)> {
     let mut named = Vec::new();
     let mut name = |at: At, kind, device, text| {
-        let moment = 0;
-        named.push((
-            at,
-            Named {
-                moment,
-                kind,
-                device,
-                text,
-            },
-        ));
+        let named_one = Named {
+            kind,
+            device,
+            text,
+            ..Named::default()
+        };
+        named.push((at, named_one));
     };
     for (&device, timeline) in &first.timeline.devices {
         if let Some(Point { time_ns, event, .. }) = timeline.live.peak().filter(|peak| peak.bytes > 0) {
@@ -318,9 +329,12 @@ fn named(first: &FirstPass, detail: &Detail, text: impl Fn(u64) -> String) -> Ve
     named
 }
 
-fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
-    let most = uses.without.iter().max_by_key(|(_, bytes)| **bytes);
-    let without: BTreeMap<&str, u64> = uses.without.iter().map(|(why, &bytes)| (why.words(), bytes)).collect();
+fn trust(job: &Job, first: &FirstPass) -> Value {
+    let with = first.requested.get(&None).copied().unwrap_or(0);
+    let without = || (first.requested.iter()).filter_map(|(why, bytes)| Some(((*why)?, bytes)));
+    let most = without().max_by_key(|(_, bytes)| **bytes);
+    let remedy = most.and_then(|(why, _)| why.remedy(&job.path, &job.header, with > 0));
+    let without: BTreeMap<&str, &u64> = without().map(|(why, bytes)| (why.words(), bytes)).collect();
     json!({
         "events": job.ledger.events,
         "lost": job.lost,
@@ -332,11 +346,11 @@ fn trust(job: &Job, uses: &Uses, first_ns: Option<u64>) -> Value {
         "anomalies": job.ledger.anomalies.total(),
         "unknown_frees": job.header.unknown_frees,
         // Requested bytes with a stack, and those without, by reason.
-        "stack_bytes": uses.with.saturating_add(uses.of_torch),
+        "stack_bytes": with,
         "no_stack_bytes": without,
         // What would record the stacks of most of them.
-        "no_stack_remedy": most.and_then(|(reason, _)| reason.remedy()),
-        "first_ns": first_ns.unwrap_or(0),
+        "no_stack_remedy": remedy,
+        "first_ns": first.first_ns.unwrap_or(0),
         "last_ns": job.ledger.last_ns,
         "running": job.state == State::Running,
     })

@@ -24,6 +24,9 @@ const p = (kind, ...children) => make("p", { class: kind }, ...children);
 const byId = (id) => document.getElementById(id);
 const body = (panel) => byId(panel).querySelector(".body");
 
+/** A text whose long words break at their signs. */
+const parted = (text) => text.split(/(\S{8}[^\s:_/]*[:_/])/).flatMap((part) => [part, make("wbr")]);
+
 /** A size with a binary unit, as the program prints it. */
 function size(bytes) {
     if (bytes < 0) return "\u2212" + size(-bytes);

@@ -32,11 +32,14 @@ function levelAt(line, time) {
     return known === 0 ? 0 : line.bytes[known - 1];
 }
 
-/** What came and went between two of PyTorch's snapshots is not known. */
-const leastText = (process) => (process.first_snapshot_ns === null ? "" : "at least ");
+/** "at least" or another `word` before a size, except where it is exact: between two of PyTorch's snapshots more may be live. */
+const bound = (device, time = null, word = "at least") =>
+    device?.snapshots && !device.snapshots.has(time) ? `${word} ` : "";
 
 /** What was live at a time, in words: before PyTorch's first snapshot nothing tells what is used inside its cache. */
-const liveText = (device, time) => (time < device.live_from ? "not known" : size(levelAt(device.live, time)));
+const liveText = (device, time) =>
+    time < device.live_from ? "not known" : bound(device, time) + size(levelAt(device.live, time));
+const peakText = (device) => bound(device) + size(device.peak_bytes);
 
 /**
  * What a drawing of `width` columns shows of a curve: the lowest and the highest level in each column. A column without
@@ -84,12 +87,16 @@ function frameText(frame) {
     return frame.line > 0 ? `${fileName(frame.file)}:${frame.line} ${frame.name}` : frame.name;
 }
 
-const frameInFull = (frame) =>
-    frame.line > 0 ? `${frame.file}:${frame.line} in ${frame.name}` : `${frame.name} (${frame.file})`;
+const frameInFull = (frame, file = frame.file) =>
+    frame.line > 0 ? `${file}:${frame.line} in ${frame.name}` : `${frame.name} (${file})`;
+
+/** The end of a long path, which tells the file. */
+const pathEnd = (path) =>
+    path.replace(/^.*\/(?=(site|dist)-packages\/)/, "").replace(/^.{24,}(?=(\/[^/]+){3}$)/, "\u2026");
 
 /** The frames of a stack, innermost first. */
 const frameList = (stack) =>
-    make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
+    make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", { title: frameInFull(frame) }, ...parted(frameInFull(frame, pathEnd(frame.file))))));
 
 /** Why there are no stacks, and what would record them. */
 const noStacks = (trust) => [...Object.keys(trust.no_stack_bytes), trust.no_stack_remedy].filter((text) => text).join("; ");
@@ -115,16 +122,20 @@ const groupText = (group) => (group.stack === null ? kindText(group) : stackText
 function decode(process) {
     if (process.decoded) return process;
     process.decoded = true;
+    const { holdings, first_snapshot_ns: first } = process;
+    holdings.moments = numbers(holdings.moments_ns);
     for (const device of process.devices) {
         device.live = curve(device.live);
         device.reserved = curve(device.reserved);
         device.used = curve(device.used);
         device.room = Math.min(device.limit ?? Infinity, device.total ?? Infinity);
-        device.live_from = process.first_snapshot_ns ?? 0;
-        device.joins_snapshots = process.first_snapshot_ns !== null;
+        const isTensors = first !== null && device.ordinal >= 0;
+        device.live_from = isTensors ? first : 0;
+        // The moments that snapshots show exactly; null if nothing of the device is by snapshots.
+        const exact = holdings.named.filter((one) => one.exact && (one.device ?? device.ordinal) === device.ordinal);
+        device.snapshots = isTensors ? new Set(exact.map((one) => holdings.moments[one.moment])) : null;
     }
-    process.holdings.moments = numbers(process.holdings.moments_ns);
-    for (const group of process.holdings.groups) {
+    for (const group of holdings.groups) {
         for (const key of ["moments", "bytes", "count", "ever_bytes", "oldest_us"])
             group[key] = numbers(group[key]);
         group.text = groupText(group);

@@ -105,9 +105,12 @@ panel("flame", () => {
         temporary: rangeText(),
         leaked: state.process.trust.running ? "so far" : "at the end of the journal",
     }[flame.kind];
-    const sentences = [`${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
+    const atLeast = flame.kind === "temporary" ? "" : bound(state.device, flame.kind === "live" ? state.process.holdings.moments[at.number] : null);
+    const sentences = [`${atLeast}${size(whole.bytes)} ${KINDS[flame.kind][0]}, ${when}.`];
     if (flame.kind === "temporary")
         sentences.push("At most so much: a group that freed older memory as well looks larger.");
+    if (flame.kind === "temporary" && state.device?.snapshots)
+        sentences.push("What came and went between two of PyTorch's snapshots is not in it.");
     if (flame.kind === "leaked" && state.process.ended.startsWith("without"))
         sentences.push("The process did not end by itself, so it could free nothing.");
     flameText.textContent = sentences.join(" ");

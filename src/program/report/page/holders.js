@@ -102,7 +102,7 @@ panel("holders", () => {
     const at = number < 0 ? 0 : process.holdings.moments[number];
     const live = device ? levelAt(device.live, at) : 0;
     // The first snapshot with a tensor is later than the tensor.
-    const atLeast = leastText(process) && "\u2265 ";
+    const atLeast = bound(device, null, "\u2265");
     const age = (oldest) => (oldest > 0 && Number.isFinite(oldest) ? atLeast + duration(at - oldest) : "-");
     const list = tableOf(
         "holders",
@@ -118,10 +118,10 @@ panel("holders", () => {
         rows,
     );
     const differs = Math.abs(live - all) >= 1 && state.exact === null;
-    const difference = differs ? ` The ledger has ${size(live)} live then.` : "";
+    const difference = differs ? ` The ledger has ${liveText(device, at)} live then.` : "";
     const without = process.trust.stack_bytes === 0;
     body("holders").replaceChildren(
-        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live.${difference}`),
+        p("asof", `${device ? deviceTitle(device) : ""} ${asOf()}: ${bound(device, at)}${size(all)} live.${difference}`),
         choices,
         ...(rows.length > 0 ? list : [p("none", "Nothing was live then.")]),
         without ? p("hint", `No stacks, so holders are sizes: ${noStacks(process.trust)}.`) : "",

@@ -36,7 +36,7 @@ panel("ranks", () => {
         const failed = process.ended_by_failure ? failureWords(process) : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
         const here = liveText(device, process.began + state.at - state.process.began);
-        const peak = size(device.peak_bytes);
+        const peak = peakText(device);
         const figures = `peak ${peak} live, ${size(device.peak_reserved)} reserved${failed && `, ${failed}`}; ${here} live at the moment`;
         const card = button("", () => selectProcess(process, device), {
             class: "card",

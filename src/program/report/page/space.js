@@ -35,8 +35,8 @@ panel("space", () => {
         : [...equal.values()].sort((one, other) => freeOf(other) - freeOf(one)).slice(0, 24);
     // The first row is that of the request.
     const columns = [
-        column("address", (one) => (one ? `0x${one.address.toString(16)}${one.count > 1 ? ", \u2026" : ""}` : "request")),
-        figure("size", (one) => (one ? each(one, one.bytes) : size(space.requested))),
+        column("address", (one) => (one ? `0x${one.address.toString(16)}${one.count > 1 ? ", \u2026" : ""}` : "")),
+        figure("size", (one) => (one ? each(one, one.bytes) : `asked: ${size(space.requested)}`)),
         figure("free", (one) => (one ? each(one, one.bytes - one.live) : "")),
         column("", (one) => (one ? row(one) : request)),
     ];

@@ -41,7 +41,7 @@ panel("title", () => {
     const option = (one) => {
         const ended = one.ended_by_failure ? `, ${failureWords(one)}` : "";
         const value = report.processes.indexOf(one);
-        return make("option", { value, selected: one === process }, rankText(one) + ended);
+        return make("option", { value, selected: one === process }, `${one.rank === null ? one.pid : rankText(one)} ${one.title.replace(/^(.{30}).+/s, "$1\u2026")}${ended}`);
     };
     const groups = runs.map((run) => make("optgroup", { label: runText(run) }, ...run.map(option)));
     byId("process").replaceChildren(...(runs.length > 1 ? groups : report.processes.map(option)));

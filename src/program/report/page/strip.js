@@ -38,7 +38,8 @@ function largestHolder(process) {
     if (!most || most.figures.bytes === 0) return "";
     const when = moment.kind === "failure" ? "at the failure" : "at the peak";
     const { bytes, count: number } = most.figures;
-    return `${size(bytes)}, ${percent(bytes / all)} of what is live ${when}: ${count(number)} × ${most.key}`;
+    const atLeast = bound(process.devices.find((one) => one.ordinal === ordinal), holdings.moments[moment.moment]);
+    return `${atLeast}${size(bytes)}, ${percent(bytes / all)} of what is live ${when}: ${count(number)} × ${most.key}`;
 }
 
 function ticket(process) {
@@ -68,7 +69,7 @@ panel("verdict", () => {
     const facts = [];
     if (device) {
         facts.push(
-            ["Peak, live", `${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+            ["Peak, live", `${peakText(device)} at ${moment(device.peak_ns)}`],
             ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
         );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
@@ -85,10 +86,12 @@ panel("verdict", () => {
     const rest = runs[process.run].filter((one) => one !== process);
     if (rest.length > 0) {
         const peaks = rest.map((one) => Math.max(0, ...one.devices.map((device) => device.peak_bytes)));
+        const atLeast = rest.flatMap((one) => decode(one).devices.map((device) => bound(device))).find((text) => text) ?? "";
         const failing = rest.filter((one) => one.failures_in_all > 0).length;
         const range = [...new Set([Math.min, Math.max].map((end) => size(end(...peaks))))].join(" to ");
-        const failures = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
-        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${range} live, ${failures}`]);
+        const several = failing > 0 ? `${count(failing)} ran out of memory` : "none ran out of memory";
+        const failures = rest.length > 1 ? several : `it ${failing > 0 ? "ran" : "did not run"} out of memory`;
+        facts.push([rest.length > 1 ? `The other ${count(rest.length)} processes` : "The other process", `peak ${atLeast}${range} live, ${failures}`]);
     }
     const holder = largestHolder(process);
     const { from_ns, to_ns } = verdict.window ?? { from_ns: process.began, to_ns: process.until };
@@ -103,14 +106,14 @@ panel("verdict", () => {
     byId("verdict").classList.toggle("grew", grew);
     byId("verdict").classList.toggle("bad", isBad);
     const [next, ...later] = verdict.next;
-    const steps = later.map((step) => make("li", {}, stepText(step)));
+    const steps = later.map((step) => make("li", {}, ...parted(stepText(step))));
     body("verdict").replaceChildren(
         // The cause comes first: a reader may have time for one line.
-        p("sentence", verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
-        next ? p("next", make("strong", {}, "Next: "), next.what, make("em", {}, effectText(next))) : "",
+        p("sentence", ...parted(verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence)),
+        next ? p("next", make("strong", {}, "Next: "), ...parted(next.what), make("em", {}, effectText(next))) : "",
         holder ? p("holder", make("strong", {}, "Largest holder in this process: "), holder) : "",
         steepest ? p("holder", make("strong", {}, "Rose steadily: "), rose) : "",
-        verdict.explanation ? p("explanation", verdict.sentence) : "",
+        verdict.explanation ? p("explanation", ...parted(verdict.sentence)) : "",
         make("ul", { class: "line facts" }, ...facts.map(([name, value]) => make("li", {}, `${name}: ${value}`))),
         make(
             "div",
@@ -180,7 +183,9 @@ panel("ledger", () => {
     const { parts, from } = partsAt(process, device, at);
     const sum = parts.reduce((sum, part) => sum + part.bytes, 0);
     const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
-    const label = parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", ");
+    const BOUNDS = { live: "at least", cached: "at most" };
+    const textOf = ({ name, bytes }) => (BOUNDS[name] ? bound(device, at, BOUNDS[name]) : "") + size(bytes);
+    const label = parts.map((part) => `${part.name} ${textOf(part)}`).join(", ");
     const bar = make("div", { class: "bar", role: "img", "aria-label": label });
     const colours = {
         live: "live",
@@ -194,11 +199,11 @@ panel("ledger", () => {
     const legend = [];
     for (const part of parts) {
         const kind = colours[part.name] || "unknown";
-        const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${size(part.bytes)}` });
+        const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${textOf(part)}` });
         piece.style.flexGrow = String(Math.max(0, part.bytes) / total);
         if (part.bytes > 0) bar.append(piece);
         const note = part.note ? ` (${part.note})` : "";
-        legend.push(key(kind, `${part.name} `, make("b", {}, size(part.bytes)), note));
+        legend.push(key(kind, `${part.name} `, make("b", {}, textOf(part)), note));
     }
     legend.push(
         make("li", {}, "sum ", make("b", {}, size(sum))),
@@ -211,20 +216,21 @@ panel("ledger", () => {
 
 const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
 
-const firstLost = (trust) => (trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`);
-
 panel("trust", () => {
     const { process } = state;
     const { trust } = process;
     const with_ = trust.stack_bytes;
     const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
     const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
-    const shares = Object.entries(trust.no_stack_bytes);
+    const from = trust.lost_from_ns === null ? "" : `, the first at ${moment(trust.lost_from_ns)}`;
+    const bySnapshots = process.first_snapshot_ns !== null;
     const damage = [many(trust.damaged, "record") + " left out", ...trust.damaged_header];
     const items = [
-        `${bad ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        `${bad || bySnapshots ? "" : "Complete: "}${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        bad || !bySnapshots ? null : "no event of the driver was lost",
+        bySnapshots ? "tensors that came and went between two of PyTorch's snapshots are not in the journal" : null,
         trust.lost > 0
-            ? `${many(trust.lost, "event")} lost${firstLost(trust)} (${trust.lost_because}); figures are incomplete`
+            ? `${many(trust.lost, "event")} lost${from} (${trust.lost_because}); figures are incomplete`
             : trust.damaged_header.includes("lost events")
               ? "how many events were lost is not known (damaged)"
               : null,
@@ -235,7 +241,7 @@ panel("trust", () => {
             ? `${many(trust.unknown_frees, "free")} of memory that was allocated without the library`
             : null,
         with_ > 0 ? `stacks for ${percent(with_ / (with_ + without))} of the allocated bytes` : null,
-        ...shares.map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
+        ...Object.entries(trust.no_stack_bytes).map(([why, bytes]) => with_ > 0 && `no stack for ${percent(bytes / (with_ + without))}: ${why}`),
         with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
     ];

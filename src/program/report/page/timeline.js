@@ -22,7 +22,7 @@ let dragged = null;
 /** How the curves and the lines of the chart look. */
 const LOOKS = {
     live: { colour: "live", filled: 0.28 },
-    snapshots: { colour: "live", filled: 0.12, dash: [4, 3] },
+    snapshots: { colour: "live", dash: [4, 3] },
     reserved: { colour: "reserved" },
     moment: { colour: "text" },
     failure: { colour: "bad", wide: 2, shape: "M-5 0l10 10m0-10l-10 10" },
@@ -40,9 +40,9 @@ function scaleOf(device, highest) {
     return room > 0 && room * 1.1 < top * 3 ? Math.max(top, room * 1.1) : top;
 }
 
-/** The highest level in the range. */
-const highestOf = (device, wide) =>
-    Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], state.from, state.to, wide).highest));
+/** The highest level in a range. */
+const highestOf = (device, wide, from = state.from, to = state.to) =>
+    Math.max(...["live", "reserved", "used"].map((name) => columns(device[name], from, to, wide).highest));
 
 /** A box of a drawing that shows the times `from` to `to` and levels up to `scale`: `x` and `y` tell where. */
 function plane(pen, [left, top, width, height], from, to, scale) {
@@ -174,12 +174,12 @@ function drawLevels(view, device, thick) {
     pen.rect(view.x(Math.max(view.from, device.live_from)), 0, view.left + view.width, view.bottom + 1);
     pen.clip();
     const { times, bytes } = device.live;
-    const live = drawCurve(view, device.live, device.joins_snapshots ? LOOKS.snapshots : LOOKS.live, thick);
+    const live = drawCurve(view, device.live, device.snapshots ? LOOKS.snapshots : LOOKS.live, thick);
     const known = [];
     for (let place = countUpTo(times, from - 1); place < times.length && times[place] <= to; place += 1)
         if (times[place + 1] !== times[place]) known.push(place);
-    if (device.joins_snapshots && known.length * 8 < view.width)
-        for (const place of known) dot(pen, x(times[place]), y(bytes[place]), 1.5 * thick);
+    if (device.snapshots && known.length * 8 < view.width)
+        for (const place of known) dot(pen, x(times[place]), y(bytes[place]), 2 * thick);
     pen.restore();
     return live;
 }
@@ -243,7 +243,7 @@ function figuresAt(time, near) {
     const { events, marks } = process;
     const [live, reserved] = [levelAt(device.live, time), levelAt(device.reserved, time)];
     const list = [make("b", {}, inRange(time)), `live ${liveText(device, time)}`, `reserved ${size(reserved)}`];
-    if (!process.caches && reserved > live && time >= device.live_from) list.push(`cached ${size(reserved - live)}`);
+    if (!process.caches && reserved > live && time >= device.live_from) list.push(`cached ${bound(device, time, "at most")}${size(reserved - live)}`);
     const measured = countUpTo(device.used.times, time);
     if (measured > 0)
         list.push(`device in use ${size(device.used.bytes[measured - 1])}, measured at ${inRange(device.used.times[measured - 1])}`);
@@ -311,7 +311,7 @@ function drawChart() {
     // What the drawing shows, for tests and for screen readers.
     const columns = Math.max(...live.high);
     Object.assign(chart.dataset, { highest: live.highest, highestAt: live.highestAt, scale, columns });
-    const shown = `${rangeText()}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`;
+    const shown = `${rangeText()}, highest ${bound(device)}${size(live.highest)} at ${moment(live.highestAt, to - from)}`;
     const values = { min: from, max: to, now: at, text: `${levelsAt()}. Shown from ${shown}` };
     for (const [name, value] of Object.entries(values)) chart.setAttribute(`aria-value${name}`, String(value));
 }
@@ -321,7 +321,9 @@ function drawOverview() {
     const drawn = drawing(overview);
     if (!drawn || !device) return;
     const { pen } = drawn;
-    const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
+    // That of the chart when it shows all.
+    const scale = scaleOf(device, highestOf(device, 1, process.began, process.until));
+    overview.dataset.scale = scale;
     const box = [LEFT, 2, drawn.width - LEFT - 8, drawn.height - 4];
     const view = plane(pen, box, process.began, process.until, scale);
     drawLevels(view, device, 1);
@@ -451,12 +453,12 @@ panel("timeline", () => {
     const measured = (view) => drawMeasurements(view, { used: { times: [0.5], bytes: [0.7] }, reserved: level([0, 0]) });
     const tensors = ofTorch(process) ? "live (tensors)" : "live";
     const entries = [
-        device.joins_snapshots
+        device.snapshots
             ? [curveOf(LOOKS.snapshots, [0.4, 0.8]), `${tensors} at PyTorch's snapshots; between two of them it is not known`]
             : [curveOf(LOOKS.live, [0.4, 0.8]), tensors],
         [curveOf(LOOKS.reserved, [0.4, 0.8]), ofTorch(process) ? "reserved (segments)" : "reserved"],
         device.used.times.length > 0 && [measured, "device in use when measured; the stem is what others have"],
-        [lineOf(LOOKS.peak), `peak ${leastText(process)}${size(device.peak_bytes)} at ${moment(device.peak_ns)}`],
+        [lineOf(LOOKS.peak), `peak ${peakText(device)} at ${moment(device.peak_ns)}`],
         process.marks.length > 0 && [lineOf(LOOKS.mark), many(process.marks_in_all, "mark")],
         failuresOf(process).length > 0 && [lineOf(LOOKS.failure), failureWords(process)],
     ].filter((entry) => entry);
