@@ -50,14 +50,20 @@ pub fn requests(path: &Path, device: Option<i16>) -> Requests<'_> {
 
 /// The answer about a job, of what was live at the moment that its verdict is about, with `top` holders. `requests` are those
 /// of the device that it is about; without them no replay is made.
-pub fn answer<'a>(job: &'a Job, set: Option<LiveSet>, top: usize, requests: Option<&Requests>) -> Answer<'a> {
+pub fn answer<'a>(
+    job: &'a Job,
+    set: Option<LiveSet>,
+    labels: &Labels,
+    top: usize,
+    requests: Option<&Requests>,
+) -> Answer<'a> {
     let failure = job.finding().failure;
     let replay = |requests| failure.and_then(|failure| replayed(job, &failure, requests));
-    Answer::new(job, holders(job, set, top), requests.map(replay).ok_or(()))
+    Answer::new(job, holders(job, set, labels, top), requests.map(replay).ok_or(()))
 }
 
 /// The holders of the device that the verdict is about, `top` of them.
-fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
+fn holders(job: &Job, set: Option<LiveSet>, labels: &Labels, top: usize) -> Holders {
     let finding = job.finding();
     let moment = moment_of(job, &finding);
     let sets = set.into_iter().flat_map(|set| set.devices);
@@ -92,8 +98,7 @@ fn holders(job: &Job, set: Option<LiveSet>, top: usize) -> Holders {
         (None, Some(_)) => format!("{when}: segments of PyTorch's cache and other code's memory"),
         (None, None) => when.to_owned(),
     };
-    let labels = Labels::load(&job.path);
-    let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, &labels));
+    let mut holders = set.map_or_else(Holders::default, |set| named(job, &set, labels));
     (holders.moment, holders.in_all) = (moment, holders.list.len());
     let failed = finding.failure.as_ref().map(|failure| failure.scene.stack);
     holders.asked_by = failed

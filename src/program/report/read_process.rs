@@ -137,7 +137,7 @@ pub fn read(
     let failed_on = job.finding().failure.map(|failure| failure.scene.device);
     let device = failed_on.or(highest.map(|(_, device)| device));
     let requests = (job.ledger.events <= detail.most_played).then(|| requests(path, device));
-    let answer = holders_and_next::answer(&job, set, 0, requests.as_ref());
+    let answer = holders_and_next::answer(&job, set, &labels, 0, requests.as_ref());
     let trace = requests.as_ref().and_then(|requests| requests.as_ref());
     let replay = trace
         .zip(device)

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::analysis::finding::Verdict;
 use crate::analysis::job::{Job, LoadError};
+use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{Catcher, LiveSet};
 use crate::analysis::rank::rank;
 use crate::failure::Failure;
@@ -133,7 +134,8 @@ impl Why {
             caught(&job.path).ok().and_then(|(_, set)| set)
         };
         let device = job.finding().failure.map(|failure| failure.scene.device);
-        let answer = answer(job, set, self.top, Some(&requests(&job.path, device)));
+        let labels = Labels::load(&job.path);
+        let answer = answer(job, set, &labels, self.top, Some(&requests(&job.path, device)));
         super::print(self.json.then(|| page(&run, &answer)), |page| {
             explanation::show(page, &run, &answer)
         })?;
