@@ -49,7 +49,7 @@ fn failures_of_the_next_layer_leave_the_account_right() {
         let faults = |job: Job| job.env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
         let told = exercise("linked", strategy, [7, 400, 2], faults);
         // Failures are records too.
-        assert!(told["failures"].number() > 10, "{strategy:?}");
+        assert!(told["failed_calls"].number() > 10, "{strategy:?}");
     }
 }
 

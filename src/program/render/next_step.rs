@@ -330,7 +330,10 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     let (held, all) = (bytes(largest), others.len());
     let beside = neighbour(job, largest.pid);
     let trim = beside.as_ref().map_or(String::new(), |beside| match beside.state {
-        State::Exited(_) | State::Killed => "; it has ended since, so try again".to_owned(),
+        // The processes of a job end together.
+        State::Exited(_) | State::Killed if beside.header.job != job.header.job => {
+            "; it has ended since, so try again".to_owned()
+        }
         _ => trim(job, at, beside).unwrap_or_default(),
     });
     if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
