@@ -62,6 +62,9 @@ fn take_in(path: &Path, others: &BTreeSet<PathBuf>) -> Result<(), String> {
         Ok(Kind::Log) => import_log,
         _ => return Ok(()),
     };
+    if others.contains(path) {
+        return Ok(());
+    }
     let stem = path.with_extension("");
     if let Some(other) = others.iter().find(|other| other.with_extension("") == stem) {
         let (name, other) = (shown(path), shown(other));

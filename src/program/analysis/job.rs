@@ -247,6 +247,11 @@ impl Job {
             .collect()
     }
 
+    /// Whether PyTorch told its tensors by snapshots, between which more may have been live.
+    pub fn has_snapshots(&self) -> bool {
+        self.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
+    }
+
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
         let asks_for_tensors = self.sets_torch("backend:cudaMallocAsync")

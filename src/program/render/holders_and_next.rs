@@ -72,7 +72,7 @@ fn holders(job: &Job, set: Option<LiveSet>, labels: &Labels, top: usize) -> Hold
         (None, distance) => distance.map(|distance| distance.device),
     };
     let set = sets.into_iter().find(|set| Some(set.device) == device);
-    let from_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
+    let from_snapshots = job.has_snapshots();
     let when = match moment {
         Moment::OutOfMemory => "at the failure",
         Moment::End => "at the end",

@@ -187,7 +187,7 @@ fn software(header: &Header) -> Option<String> {
 }
 
 fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
-    let at_least = match job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) {
+    let at_least = match job.has_snapshots() {
         true if is_dumb() => ">= ",
         true => "\u{2265} ",
         false => "",

@@ -62,7 +62,7 @@ impl Step {
             ) || job.is_imported() && finding.failure.is_some());
         let bytes = came.bytes;
         if bytes == 0 {
-            let has_snapshots = job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots);
+            let has_snapshots = job.has_snapshots();
             let step = "Run once with --torch record: snapshots do not tell whether this memory came from step to step, as in a leak";
             return (is_about && has_snapshots).then(|| (step.to_owned().into(), finding.verdict == Verdict::LiveSet));
         }

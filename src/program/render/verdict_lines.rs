@@ -49,7 +49,7 @@ pub fn text_of(lines: &[Line]) -> String {
 fn sentences(job: &Job) -> Vec<Line> {
     let finding = job.finding();
     let left = |failed: &str| match &finding.distance {
-        Some(left) => distance(failed, left, finding.uncertain),
+        Some(left) => distance(failed, left, finding.uncertain, job.is_imported()),
         None if damaged_parts(job).is_empty() => "No GPU memory was asked for".to_owned(),
         None => "In what is left, no device was used".to_owned(),
     };
@@ -79,7 +79,7 @@ fn sentences(job: &Job) -> Vec<Line> {
                 ))
             });
             let none = match job.is_imported() {
-                true => "The trace shows no failed request, which says nothing of what it does not show",
+                true => "The trace has no failed request, and what is not in it is not known",
                 false => "No request failed for lack of memory",
             };
             let what_is_left = Line::Other(left(none));
@@ -274,7 +274,7 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         (0, 0, _) => None,
         (0, freed, _) => Some(many(freed, "free")),
         // A snapshot shows old tensors that an earlier one did not.
-        _ if job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) => Some("other requests".to_owned()),
+        _ if job.has_snapshots() => Some("other requests".to_owned()),
         (went_on, ..) => Some(many(went_on, "allocation")),
     };
     if let Some(followed) = followed {
@@ -302,7 +302,7 @@ pub fn refused_by(header: &Header, scene: &Scene) -> Option<String> {
 
 /// How far the fullest device stayed from its limit or its size. `failed` says that nothing did. If records are missing, it is
 /// not known how full it was.
-fn distance(failed: &str, distance: &Distance, is_at_least: bool) -> String {
+fn distance(failed: &str, distance: &Distance, is_at_least: bool, of_trace: bool) -> String {
     let &Distance {
         device,
         peak,
@@ -320,10 +320,8 @@ fn distance(failed: &str, distance: &Distance, is_at_least: bool) -> String {
         return format!("{failed}: {peak} of device {device} reserved; how far below {what} that stayed is not known");
     }
     let Some(room) = room else {
-        let peak = size(peak);
-        return format!(
-            "{failed}: the job held at most {peak} of device {device}. The size of the device is not known"
-        );
+        let (peak, held) = (size(peak), if of_trace { "the trace has" } else { "the job held" });
+        return format!("{failed}: {held} at most {peak} of device {device}. The size of the device is not known");
     };
     match room.checked_sub(peak) {
         Some(left) => format!(

@@ -71,20 +71,13 @@ fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bo
     on == device && at_us.abs_diff(time_us) <= SAME_FAILURE_US
 }
 
-/// The nearest of the failures that can be the same as the one `at`. They are sorted by `place`: device and time.
-fn same_failure<T>(
-    failures: &[T],
-    place: impl Fn(&T) -> (i16, u64),
-    at: (i16, u64),
-    can_be: impl Fn(&T) -> bool,
-) -> Option<&T> {
+/// The failures that can be the same as the one `at`. They are sorted by `place`: device and time.
+fn same_failures<T>(failures: &[T], place: impl Fn(&T) -> (i16, u64), at: (i16, u64)) -> impl Iterator<Item = &T> {
     let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
     let first = failures.partition_point(|failed| place(failed) < from);
-    let same = failures[first..]
+    failures[first..]
         .iter()
-        .take_while(|failed| is_same_failure(place(failed), at));
-    same.filter(|failed| can_be(failed))
-        .min_by_key(|failed| place(failed).1.abs_diff(at.1))
+        .take_while(move |failed| is_same_failure(place(failed), at))
 }
 
 /// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
@@ -255,7 +248,7 @@ impl Tensors {
         let at = (device, self.wall_start_ns.saturating_add(time_ns) / 1000);
         !self.snapshots
             || !self.covered.contains_key(&device)
-            || same_failure(&self.failures, |failed| failed.at, at, |_| true).is_some()
+            || same_failures(&self.failures, |failed| failed.at, at).next().is_some()
     }
 
     /// How often PyTorch had no memory for a tensor on a device.
@@ -293,12 +286,15 @@ impl Tensors {
             _ => u64::MAX,
         };
         let at = (record.device, self.unix_us(record));
-        same_failure(&self.failures, |failed| failed.at, at, |failed| failed.size <= most)
+        // Failures may follow each other: the nearest is meant.
+        same_failures(&self.failures, |failed| failed.at, at)
+            .filter(|failed| failed.size <= most)
+            .min_by_key(|failed| failed.at.1.abs_diff(at.1))
     }
 
     /// Whether a call of the driver failed when PyTorch told of a failure.
     fn is_of_driver(&self, told: (i16, u64)) -> bool {
-        same_failure(&self.failed, |&failed| failed, told, |_| true).is_some()
+        same_failures(&self.failed, |&failed| failed, told).next().is_some()
     }
 
     fn unix_us(&self, record: &Record) -> u64 {

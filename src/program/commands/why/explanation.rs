@@ -73,7 +73,7 @@ pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
             vec![size(holder.bytes), count(holder.count), what, oldest]
         });
         // A snapshot shows a tensor later than it came.
-        let oldest = match answer.job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots) {
+        let oldest = match answer.job.has_snapshots() {
             true => "oldest by",
             false => "oldest from",
         };

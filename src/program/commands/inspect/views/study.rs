@@ -210,15 +210,10 @@ impl Study {
         if self.is_whole() { whole } else { left }
     }
 
-    /// Whether tensors are those that snapshots showed.
-    pub fn sees_snapshots(&self) -> bool {
-        self.job.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
-    }
-
     /// What allocations are in the figures, if a reader may take them for others.
     pub fn note(&self) -> Option<String> {
         match (&self.job.tensors, self.job.caches()) {
-            (Some(tensors), _) if self.sees_snapshots() => Some(format!(
+            (Some(tensors), _) if self.job.has_snapshots() => Some(format!(
                 "Allocations are PyTorch's tensors by its snapshots, the last at {}: what came and went between two is not \
                  known, and a tensor's time is that of the first snapshot with it. --torch record tells both.{}",
                 duration(tensors.until_ns()),
