@@ -14,7 +14,7 @@ pub mod table;
 mod unknown;
 
 pub use change::{Change, Unchanged};
-pub use folder::{DefaultFolder, default_folder};
+pub use folder::{DefaultFolder, default_folder, python_folder};
 pub use parse::parse_duration;
 pub use read::ConfigError;
 pub use settings::{Config, DEEPEST_STACK, LogLevel, Stacks, Strict, Surge};

@@ -187,9 +187,9 @@ variables! {
     CONTROL = Library("VRAMSHIM_CONTROL", "0", || BOOLEAN,
         "If `1`, the job answers `vramshim ctl` from its first use of a GPU on: it has a socket that only its \
          user and root reach.");
-    TORCH = Python("VRAMSHIM_TORCH", "off, or state under vramshim run", || "state, record, allocator, off",
-        "What happens when a Python job imports PyTorch. `vramshim run` sets the variable, and puts the hook \
-         on `PYTHONPATH`.");
+    TORCH = Python("VRAMSHIM_TORCH", "state", || "state, record, allocator, off",
+        "What happens in a Python job that imports PyTorch. `vramshim run` sets the variable, and has a hook for it \
+         run when Python starts. Without the hook the library begins when PyTorch uses CUDA, too late for `allocator`.");
     LIBRARY = Program("VRAMSHIM_LIBRARY", "in the program's folder or in ../lib", || "the path of libvramshim.so",
         "The library that `vramshim run` and `doctor` preload into the job.");
     SIMULATOR = Program("VRAMSHIM_SIMGPU", "simgpu in the program's folder or in ../simgpu",

@@ -73,7 +73,7 @@ fn live_is_not_known_before_the_first_snapshot() {
     let process = &data(&journal)["processes"][0];
     assert_eq!(process["first_snapshot_ns"], SNAPSHOT_NS);
     // Bytes whose stack has no frames count as bytes without a stack.
-    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd": 1024}});
+    let trust = json!({"stack_bytes": 4096, "no_stack_bytes": {"no Python code, as in autograd, or older than the record": 1024}});
     assert_fields(&process["trust"], trust, "");
     let Some(mut browser) = browser() else { return };
     open(&mut browser, folder.path(), &journal);

@@ -2,6 +2,7 @@
 //! Python that is installed.
 
 mod marks;
+mod recorder;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@ use std::ptr;
 
 use super::DRIVER;
 use super::table::Entry;
+use crate::engine;
 use crate::next::{self, symbols};
 use base::cuda::{DriverError, check};
 
@@ -87,6 +88,11 @@ pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flag
     if name.is_null() || answer.is_null() {
         return answer;
     }
+    // SAFETY: the name is not null, so it is a C string by contract.
+    let asked_name = unsafe { CStr::from_ptr(name) };
+    if asked_name == c"cuInit" {
+        engine::cuda_begins();
+    }
     if symbols::is_ours(answer) {
         let same = DRIVER().iter().find(|entry| std::ptr::eq(entry.ours(), answer));
         return same.map_or(answer, |entry| entry.ours().cast_mut());
@@ -95,8 +101,6 @@ pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flag
         // The layer's function calls ours. Without it, the layer would not count what the job takes.
         return answer;
     }
-    // SAFETY: the name is not null, so it is a C string by contract.
-    let asked_name = unsafe { CStr::from_ptr(name) };
     let Ok(name) = asked_name.to_str() else {
         return answer;
     };

@@ -55,8 +55,8 @@ pub use control::{Limit, Stats};
 pub use process::running;
 pub use scope::runtime;
 pub use start::{
-    at_fork, enter, enter_for_free_of_tensor, enter_for_tensor, enter_if_limited, enter_if_watched, enter_running,
-    process_ends,
+    at_fork, cuda_begins, enter, enter_for_free_of_tensor, enter_for_tensor, enter_if_limited, enter_if_watched,
+    enter_running, process_ends,
 };
 pub use state::allocation::Key;
 pub use state::location::Location;

@@ -34,7 +34,7 @@ use journal::writer::{About, Journal};
 use quota::Quota;
 
 use crate::log;
-use crate::stacks::Stacks;
+use crate::stacks::{self, Stacks};
 
 /// How long the end of a process waits for an answer of NVML about a failure.
 const FOR_NVML: Duration = Duration::from_millis(200);
@@ -251,6 +251,13 @@ fn call(engine: &'static Engine, scope: DriverScope) -> Call {
         engine,
         scope,
         stream: Cell::new(None),
+    }
+}
+
+/// A runtime begins in this process. If Python's interpreter is there, it may start to record PyTorch's tensors.
+pub fn cuda_begins() {
+    if !process::is_setuid() {
+        stacks::record_tensors();
     }
 }
 

@@ -29,12 +29,12 @@ use crate::next::symbols;
 use journal::format::NoStack;
 use journal::writer::Line;
 
-type Object = *mut c_void;
+pub(super) type Object = *mut c_void;
 
 /// Declares the functions of the interpreter, and finds them in the object that has them.
 macro_rules! functions {
     ($($name:ident: [$($symbol:literal),+] fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
-        struct Functions { $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+ }
+        pub(super) struct Functions { $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+ }
 
         impl Functions {
             fn in_object(object: &elf::Object) -> Option<Functions> {
@@ -73,10 +73,17 @@ functions! {
     bytes: [c"PyBytes_AsStringAndSize"] fn(Object, *mut *mut c_char, *mut isize) -> c_int;
     take_error: [c"PyErr_Fetch"] fn(*mut Object, *mut Object, *mut Object);
     set_error: [c"PyErr_Restore"] fn(Object, Object, Object);
+    call_later: [c"Py_AddPendingCall"] fn(extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int;
+    modules: [c"PyImport_GetModuleDict"] fn() -> Object;
+    item: [c"PyDict_GetItemString"] fn(Object, *const c_char) -> Object;
+    builtins: [c"PyEval_GetBuiltins"] fn() -> Object;
+    matches: [c"PyErr_ExceptionMatches"] fn(Object) -> c_int;
+    new_dictionary: [c"PyDict_New"] fn() -> Object;
+    run: [c"PyRun_String"] fn(*const c_char, c_int, Object, Object) -> Object;
 }
 
-struct Python {
-    functions: Functions,
+pub(super) struct Python {
+    pub(super) functions: Functions,
     minor: u32,
     /// `PyFrame_GetLasti`, since 3.11: the frame's place in its code.
     place: Option<unsafe extern "C" fn(Object) -> c_int>,
@@ -109,7 +116,7 @@ extern "C" fn interpreter_ends() {
     INDEX.store(UNKNOWN, Relaxed);
 }
 
-fn python() -> Result<&'static Python, NoStack> {
+pub(super) fn python() -> Result<&'static Python, NoStack> {
     // An interpreter's library is not unloaded.
     FOUND.get().map_or_else(find, Ok)
 }
@@ -187,7 +194,7 @@ impl Python {
     }
 
     /// The state of the calling thread, if it holds the lock of the main interpreter.
-    fn thread(&self) -> Result<Object, NoStack> {
+    pub(super) fn thread(&self) -> Result<Object, NoStack> {
         let api = &self.functions;
         // SAFETY: none of these functions needs the lock, and each accepts any moment of the interpreter's life, except
         // that the thread's state must exist where it is an argument.

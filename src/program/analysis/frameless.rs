@@ -10,13 +10,10 @@ use journal::reader::{Header, Stacks};
 use super::job::IMPORTED;
 use super::origins::FIRST_OF_TORCH;
 
-/// What PyTorch's record says of a tensor that no code of Python asked for.
-pub const NO_PYTHON: &str = "(no stack: no Python code, as in autograd)";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Frameless {
     NoStack(NoStack),
-    /// PyTorch's record has the stack, without frames.
+    /// PyTorch's record has the stack, without frames. A tensor that is older than the record has such a stack too.
     NoPython,
     /// The record has a stack that is not in the file beside the journal.
     NotInFile,
@@ -37,9 +34,8 @@ impl Frameless {
     /// What a holder without frames is called.
     pub fn name(self, number: u32) -> String {
         match self {
-            Frameless::NoStack(reason) => format!("(no stack: {})", reason.words()),
-            Frameless::NoPython => NO_PYTHON.to_owned(),
             Frameless::NotInFile => format!("(stack {number}: it is not in the file of stacks)"),
+            _ => format!("(no stack: {})", self.words()),
         }
     }
 
@@ -47,7 +43,7 @@ impl Frameless {
     pub fn words(self) -> &'static str {
         match self {
             Frameless::NoStack(reason) => reason.words(),
-            Frameless::NoPython => "no Python code, as in autograd",
+            Frameless::NoPython => "no Python code, as in autograd, or older than the record",
             Frameless::NotInFile => "their stacks are not in the file of stacks",
         }
     }

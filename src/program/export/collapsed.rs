@@ -72,9 +72,8 @@ pub fn add(lines: &mut BTreeMap<String, u64>, process: &Process, held: &BTreeMap
             None => parts.extend(process.frames(key.stack).iter().rev().map(text)),
             Some(why) => {
                 let why = match why {
-                    Frameless::NoStack(reason) => format!("no stack: {}", reason.words()),
-                    Frameless::NoPython => "no stack: no Python code".to_owned(),
                     Frameless::NotInFile => "its stack is not in the file".to_owned(),
+                    _ => format!("no stack: {}", why.words()),
                 };
                 parts.push(part(&format!("{} ({why})", api_name(key.api))));
             }

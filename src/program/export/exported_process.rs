@@ -125,7 +125,6 @@ impl Process {
                 format!("have no stack: run the job with --stacks{or_torch}")
             }
             (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
-            (Frameless::NoPython, _) => format!("have {}", why.words()),
             (why, Some(remedy)) => format!("have no stack: {}; {remedy}", why.words()),
             (why, None) => format!("have no stack: {}", why.words()),
         }

@@ -14,7 +14,7 @@ use super::devices;
 use super::environment::{Environment, Variables};
 use super::folder;
 use super::library::{find_host_guard, find_library};
-use super::python::{Torch, hides_hook};
+use super::python::Torch;
 use super::simulator::Simulated;
 use crate::failure::Failure;
 
@@ -149,16 +149,8 @@ impl JobOptions {
              each other on a full device; --limit sets the limit that they share"
                 .to_owned()
         });
-        // Nothing is said of what the user did not ask for.
-        let mode = environment
-            .own(table::TORCH.name)
-            .filter(|mode| **mode != *Torch::Off.name() && (self.torch.is_some() || **mode != *Torch::State.name()));
-        let hidden = mode.zip(hides_hook(command)).map(|(mode, (letter, reason))| {
-            let mode = mode.to_string_lossy();
-            format!("--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out")
-        });
         let missing = self.missing_hook(environment);
-        [recording(config, command), implied, unlimited, hidden, missing]
+        [recording(config, command), implied, unlimited, missing]
             .into_iter()
             .flatten()
             .collect()

@@ -65,15 +65,9 @@ def start(mode):
     torch._C._cuda_memorySnapshot = _history.memory_snapshot
     if torch.cuda.is_initialized():
         _begin(library)
-        return
-    original = torch._C._cuda_init
-
-    def initialise():
-        original()
-        _begin(library)
-
-    # Recording would initialise CUDA, which a process that forks must not have done.
-    torch._C._cuda_init = initialise
+    else:
+        # Recording would initialise CUDA, which a process that forks must not have done. PyTorch calls these when it has.
+        torch.cuda._queued_calls.append((lambda: _begin(library), []))
 
 
 def why_nothing():
@@ -103,6 +97,9 @@ def _begin(library):
     if _recorder is not None or _job_reads:
         return
     try:
+        if getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
+            _leave()
+            return
         _recorder = _mode(library)
         _why_nothing = "PyTorch has made no tensor on a GPU"
     except Exception as problem:  # such as RuntimeError, if the job uses another allocator
@@ -110,16 +107,21 @@ def _begin(library):
         _library.say(f"PyTorch's tensors are not recorded: {problem}")
 
 
+def _leave():
+    """Leaves PyTorch's history to the job."""
+    global _job_reads, _why_nothing
+    if not _job_reads:
+        _job_reads, _why_nothing = True, None
+        if _recorder is not None:
+            _recorder.end()
+        _library.say("the job records PyTorch's memory history itself; tensors are not recorded from now on")
+
+
 def _leaving_the_history(original):
     """A function of PyTorch's for the job. Before its first call ends, our recording ends."""
 
     def function(*arguments, **named):
-        global _job_reads, _why_nothing
-        if not _job_reads:
-            _job_reads, _why_nothing = True, None
-            if _recorder is not None:
-                _recorder.end()
-            _library.say("the job records PyTorch's memory history itself; tensors are not recorded from now on")
+        _leave()
         return original(*arguments, **named)
 
     return function

@@ -46,8 +46,26 @@ def after_import(name, act):
         sys.meta_path.insert(0, _After(name, act))
 
 
+_has_begun = False
+
+
+def cuda_begins():
+    """The library calls this when CUDA begins in a job that has imported PyTorch, in the main thread between two
+    instructions, also inside of PyTorch's own initialisation."""
+    # `vramshim run` has begun before. At its end, a process starts nothing.
+    if not _has_begun and threading.main_thread().is_alive():
+        try:
+            when_torch_is_imported(os.environ.get("VRAMSHIM_TORCH") or "state")
+        except ValueError as problem:
+            from . import library
+
+            library.say(f"PyTorch's tensors are not recorded: {problem}")
+
+
 def when_torch_is_imported(mode):
-    """Does what `vramshim run --torch MODE` asks for, in this process and in those that inherit its environment."""
+    """Does what `--torch MODE` asks for in this process."""
+    global _has_begun
+    _has_begun = True
     if mode not in ("state", "record", "allocator"):
         raise ValueError("VRAMSHIM_TORCH must be state, record, allocator or off")
 

@@ -1,4 +1,5 @@
-//! What `vramshim run` knows of tensors without a switch: snapshots of PyTorch's live tensors.
+//! What is known of tensors without a switch: snapshots of PyTorch's live tensors, under `vramshim run` and where the
+//! library is preloaded and nothing else is done.
 
 use super::*;
 
@@ -7,9 +8,22 @@ fn plain(memory: &str, arguments: &[&str]) -> Finished {
     with_options(&[], memory, arguments).run()
 }
 
+/// A job that has the library by `LD_PRELOAD` alone.
+fn bare(memory: &str, arguments: &[&str]) -> Finished {
+    let nothing_else = ["env", "-u", "PYTHONPATH", "-u", "VRAMSHIM_TORCH"];
+    behind(&nothing_else, &["--torch", "off"], memory, arguments).run()
+}
+
+const WAYS: [fn(&str, &[&str]) -> Finished; 2] = [plain, bare];
+
 #[test]
-fn the_first_death_of_a_plain_run_is_judged_by_tensors() {
-    let finished = plain("24GiB", &[&path("fragmented.py")]);
+fn the_first_death_is_judged_by_tensors() {
+    for way in WAYS {
+        is_judged_by_tensors(way("24GiB", &[&path("fragmented.py")]));
+    }
+}
+
+fn is_judged_by_tensors(finished: Finished) {
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let (told, own) = (finished.told(&["why", "--json"]), &finished.json()[0]);
     let page = told.json();
@@ -63,14 +77,46 @@ torch.empty(700 << 20, dtype=torch.uint8, device='cuda')
 
 #[test]
 fn a_killed_job_has_its_last_snapshot() {
-    let finished = plain("8GiB", &[&path("holders.py"), "killed"]);
-    assert_eq!(finished.status.code(), None, "{}", finished.stderr);
-    let told = tensors(&finished);
-    let [end, failure] = ["end", "failure"].map(|moment| &told["devices"][0][moment]);
-    assert_fields(end, json!({"bytes": 30 << 20, "tensors": 10, "others": 5 << 20}), "end");
-    let line = &failure["holders"][0]["line"]["line"];
-    assert_eq!(*line, finished.json()[0]["weights"], "{told:#}");
-    assert!(told["until_ns"].number() > 1_000_000_000, "{told:#}");
+    for way in WAYS {
+        let finished = way("8GiB", &[&path("holders.py"), "killed"]);
+        assert_eq!(finished.status.code(), None, "{}", finished.stderr);
+        let told = tensors(&finished);
+        let [end, failure] = ["end", "failure"].map(|moment| &told["devices"][0][moment]);
+        assert_fields(end, json!({"bytes": 30 << 20, "tensors": 10, "others": 5 << 20}), "end");
+        let line = &failure["holders"][0]["line"]["line"];
+        assert_eq!(*line, finished.json()[0]["weights"], "{told:#}");
+        assert!(told["until_ns"].number() > 1_000_000_000, "{told:#}");
+    }
+}
+
+/// A job that records itself keeps its history, and one in which another thread uses CUDA has all its tensors.
+#[test]
+fn a_recorder_that_comes_late_takes_nothing_away() {
+    let own = "
+import torch
+torch.cuda.memory._record_memory_history()
+kept = torch.empty(3 << 20, dtype=torch.uint8, device='cuda')
+assert len(torch.cuda.memory._snapshot()['device_traces'][0]) == 2
+";
+    let finished = bare("8GiB", &["-c", own]).ok();
+    assert_said(&finished, &["records PyTorch's memory history itself"]);
+    let thread = "
+import threading, time, torch
+kept = []
+def work():
+    kept.extend(torch.empty(3 << 20, dtype=torch.uint8, device='cuda') for _ in range(10))
+    time.sleep(1)
+thread = threading.Thread(target=work)
+thread.start()
+while thread.is_alive():
+    time.sleep(0.01)
+";
+    let told = tensors(&bare("8GiB", &["-c", thread]).ok());
+    assert_fields(
+        &told["devices"][0]["end"],
+        json!({"bytes": 30 << 20, "tensors": 10}),
+        "end",
+    );
 }
 
 /// The job's own observer and results stay, and a search for the largest batch writes little.
@@ -113,12 +159,14 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] >> 8 == 4
 assert threading.active_count() == 2 and 'torch._inductor' not in sys.modules
 ";
-    let finished = plain("8GiB", &["-c", code]).ok();
-    let at_end = |job: &Value| job["tensors"]["devices"][0]["end"]["bytes"].number();
-    let mut held: Vec<u64> = finished.inspect_all().iter().map(at_end).collect();
-    held.sort_unstable();
-    assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
-    assert_said(&finished, &[]);
+    for way in WAYS {
+        let finished = way("8GiB", &["-c", code]).ok();
+        let at_end = |job: &Value| job["tensors"]["devices"][0]["end"]["bytes"].number();
+        let mut held: Vec<u64> = finished.inspect_all().iter().map(at_end).collect();
+        held.sort_unstable();
+        assert_eq!(held, [3 << 20, 5 << 20], "{}", finished.stderr);
+        assert_said(&finished, &[]);
+    }
 }
 
 /// Neither a lost stderr nor a deep stack changes the error that the job gets.
