@@ -216,7 +216,7 @@ impl JobOptions {
         ))
     }
 
-    /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
+    /// The variables for the options, without those of `--library`, `--sim` and `--torch`.
     fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         for (option, variable, value) in self.values() {
