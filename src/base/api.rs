@@ -184,6 +184,10 @@ vocabulary! {
         321 torch_free "torch.free",
         322 rmm_allocate "rmm.allocate",
         323 rmm_deallocate "rmm.deallocate",
+        324 torch_segment_alloc "torch.segment_alloc",
+        325 torch_segment_free "torch.segment_free",
+        // What was there before PyTorch recorded.
+        326 torch_before "torch.alloc (before the trace)",
 
         // Calls for host memory that the host guard refused.
         330 malloc "malloc",

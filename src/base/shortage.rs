@@ -245,6 +245,9 @@ pub struct Shortage {
     /// The bytes of the device; 0 if they are not known.
     pub total: u64,
     pub parts: Option<Parts>,
+    /// Of a device that was not measured, what the framework told: the free bytes, and how much of its cache was live and free.
+    /// The other parts, and the sum, are not known.
+    pub told: Option<Parts>,
     /// The largest free block inside reserved memory.
     pub largest_cached: u64,
     /// Those of the cached bytes that a framework keeps in private pools; 0 if none are known.
@@ -298,11 +301,12 @@ impl Shortage {
             return Verdict::LargerThanDevice;
         }
         let or_layer = |verdict| if of_layer { Verdict::Layer } else { verdict };
-        let Some(parts) = self.parts else {
+        let Some(parts) = self.known() else {
             return or_layer(Verdict::NotEnoughEvidence);
         };
         let Some(short) = self.short_of() else {
-            return or_layer(Verdict::Unusable);
+            // A framework's cache may ask for more than the framework wanted.
+            return or_layer(self.parts.map_or(Verdict::NotEnoughEvidence, |_| Verdict::Unusable));
         };
         // Beside much more live memory a little free memory only says which request was the first to fail.
         let is_cause = parts.cached >= parts.live / MOST_LIVE_BESIDE_CACHE;
@@ -315,11 +319,17 @@ impl Shortage {
         let largest = causes.into_iter().filter(|&(bytes, _)| bytes >= short);
         match largest.max_by_key(|&(bytes, _)| bytes) {
             Some((_, verdict)) => verdict,
+            None if self.parts.is_none() => or_layer(Verdict::NotEnoughEvidence),
             None if u64::try_from(parts.unknown).is_ok_and(|unknown| unknown >= short) => {
                 or_layer(Verdict::NotEnoughEvidence)
             }
             None => or_layer(Verdict::LiveSet),
         }
+    }
+
+    /// The parts that are known: all of them, or what the framework told.
+    pub fn known(&self) -> Option<Parts> {
+        self.parts.or(self.told)
     }
 
     pub fn is_of_group(&self) -> bool {
@@ -340,7 +350,7 @@ impl Shortage {
     pub fn short_of(&self) -> Option<u64> {
         /// The driver obtains memory in pages of this size, so less may be of no use.
         const PAGE: u64 = 2 << 20;
-        let free = self.parts?.free;
+        let free = self.known()?.free;
         let needs = self.requested.checked_next_multiple_of(PAGE).unwrap_or(self.requested);
         needs.checked_sub(free).filter(|&short| short > 0)
     }

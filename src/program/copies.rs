@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::text::shown;
 use journal::reader::{Header, Journal, Stacks, State, plain};
 
-use crate::analysis::job::IMPORTED;
+use crate::analysis::job::is_imported;
 use crate::analysis::running::file_id;
 
 /// Takes copies out of `journals`, and returns a message for each. Journals that cannot be opened stay.
@@ -113,7 +113,7 @@ impl Standing {
             last_sign_ns: journal.ended_ns().unwrap_or_else(|| journal.alive_ns()),
             has_stacks: Stacks::path(path).exists(),
             is_named: stem.contains(&format!("-{}-{}", header.pid, header.start_ticks)),
-            is_imported: header.pid == 0 && header.host == IMPORTED,
+            is_imported: is_imported(header),
         }
     }
 }

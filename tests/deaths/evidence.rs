@@ -415,6 +415,7 @@ fn a_retry_that_was_served_is_no_death() {
             let request = FrameworkRequest {
                 requested: None,
                 asks_again: Some(true),
+                free: None,
             };
             measure(job, 24 * MIB, 800 * MIB, 1000 * MIB);
             job.happened(0, Api::Policy, Event::FrameworkRequest(request)).unwrap();
@@ -422,5 +423,31 @@ fn a_retry_that_was_served_is_no_death() {
             job.alloc(0, if served { 40 } else { 10 } * MIB, 0).unwrap();
         });
         assert_eq!(told.code, Some(code), "{}", told.text);
+    }
+}
+
+/// The other process is of another job, which has ended by now; one that ran on would have to end.
+#[test]
+fn a_holder_that_has_ended_since_is_told() {
+    for (name, has_ended) in [("other", true), ("made", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let about = About {
+            job: name.to_owned(),
+            ..made::about(71, 0)
+        };
+        let mut other = Made::about(folder.path(), &about, &[made::device(0)]).unwrap();
+        other.alloc(0, 160 * MIB, 0).unwrap();
+        other.end(Some(0)).unwrap();
+        let mut job = full(folder.path(), "", "");
+        measure(&mut job, 4 * MIB, 800 * MIB, 850 * MIB);
+        for (pid, mib) in [(70, 850), (71, 170)] {
+            let process = made::process(pid, mib * MIB, Teller::Nvml);
+            job.happened(0, Api::Policy, process).unwrap();
+        }
+        fail(&mut job, 100 * MIB, 2, false);
+        let told = why_of(&job.end(Some(1)).unwrap());
+        assert_eq!(told.code, Some(15), "{}", told.text);
+        let next = told.page["next"][0].text();
+        assert_eq!(next.contains("it has ended since, so try again"), has_ended, "{next}");
     }
 }

@@ -1,13 +1,15 @@
 //! What the tools say of an imported journal: no process, no end, and what most likely made the requests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::{Value, json};
 use support::training::{self, Plan};
 use tempfile::TempDir;
 
+use super::hostile::snapshot_of;
 use super::{import_as, run};
-use support::{Fields, Printed, Runs, assert_says};
+use support::{Fields, MIB, Printed, Runs, assert_fields, assert_says};
 
 fn log() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -135,5 +137,121 @@ fn a_log_that_was_cut_inside_a_number_is_told() {
         };
         assert!(is_told, "{end}: {said}");
         assert_says(&said, events);
+    }
+}
+
+/// What a command prints as JSON of a trace, of its first job or process.
+fn told(command: &[&str], trace: &Path) -> Value {
+    let page = run(
+        command[0],
+        &[&command[1..], &["--json", trace.to_str().unwrap()]].concat(),
+    )
+    .json();
+    let first = ["jobs", "processes"].map(|list| page[list][0].clone());
+    first.into_iter().find(|first| first.is_object()).unwrap_or(page)
+}
+
+/// RMM tells requests, and neither what its pool obtained for them nor, without times, when.
+#[test]
+fn what_a_log_does_not_tell_is_not_known() {
+    let (folder, log, journal) = log();
+    for trace in [&log, &journal] {
+        let device = &told(&["inspect"], trace)["devices"][0];
+        let unknown = json!({"reserved": null, "utilisation": null, "free_inside": null, "largest_free_block": null,
+            "fragmentation": null, "segments": null});
+        assert_fields(device, unknown, "");
+        assert_fields(&device["classes"][0], json!({"class": "linear", "reserved": null}), "");
+        assert_eq!(device["allocated"]["peak"], 60 * MIB);
+        let at = &told(&["inspect", "--at", "peak"], trace)["at"]["devices"][0];
+        let wanted = json!({"allocated": 60 * MIB, "reserved": null, "free_inside": null});
+        assert_fields(at, wanted, "");
+        let device = &told(&["report"], trace)["devices"][0];
+        let wanted = json!({"reserved": null, "peak_reserved": null, "peak_bytes": 60 * MIB});
+        assert_fields(device, wanted, "");
+    }
+    let timeless = folder.path().join("timeless.csv");
+    let rows = "Action,Pointer,Size,Stream\nallocate,0x10,8,0\nfree,0x10,8,0\n";
+    std::fs::write(&timeless, rows).unwrap();
+    let job = told(&["inspect"], &timeless);
+    assert_fields(&job, json!({"start_time": null, "duration_ns": null}), "");
+    let imported = folder.path().join("timeless.vraj");
+    import_as(&timeless, &imported).ok();
+    for trace in [&timeless, &imported] {
+        assert_eq!(told(&["replay"], trace)["duration_ns"], Value::Null);
+    }
+}
+
+/// A snapshot of a segment of 40 MiB, of which 30 are used, with the trace of these events.
+fn snapshot(folder: &Path, events: &[Value]) -> PathBuf {
+    let path = folder.join("trace.pickle");
+    let live = json!({"address": 4096, "size": 30 * MIB, "state": "active_allocated"});
+    let free = json!({"address": 4096 + 30 * MIB, "size": 10 * MIB, "state": "inactive"});
+    let segment = json!({"device": 0, "address": 4096, "total_size": 40 * MIB, "stream": 0, "blocks": [live, free]});
+    let mut page = json!({"segments": [segment]});
+    if !events.is_empty() {
+        page["device_traces"] = json!([events]);
+    }
+    std::fs::write(&path, snapshot_of(&page)).unwrap();
+    path
+}
+
+fn event(action: &str, size: u64, device_free: Value) -> Value {
+    json!({"action": action, "addr": 4096, "size": size, "stream": 0, "time_us": 1_790_000_000_000_000u64,
+        "device_free": device_free})
+}
+
+/// A history that begins with memory in use, or that is not there, has no peak and no times of what came before.
+#[test]
+fn what_was_before_a_history_is_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let segment = event("segment_alloc", 40 * MIB, Value::Null);
+    let block = event("alloc", 30 * MIB, Value::Null);
+    for (events, late, segments, blocks) in [
+        (vec![], true, Value::Null, Value::Null),
+        (vec![block.clone()], true, Value::Null, json!(1)),
+        // Segments and tensors are told apart.
+        (vec![segment, block], false, json!(1), json!(1)),
+    ] {
+        let path = snapshot(folder.path(), &events);
+        let job = told(&["inspect"], &path);
+        assert_eq!(job["peaks_are_at_least"], late, "{job:#}");
+        assert_eq!(told(&["report"], &path)["peaks_are_at_least"], late);
+        for (api, calls) in [("torch.segment_alloc", segments), ("torch.alloc", blocks)] {
+            let found = job["apis"].list().iter().find(|one| one["api"] == api);
+            assert_eq!(found.map_or(&Value::Null, |one| &one["calls"]), &calls, "{job:#}");
+        }
+        assert_eq!(job["start_time"].is_null(), events.is_empty(), "{job:#}");
+        let wanted = json!({"current": 30 * MIB, "peak": 30 * MIB});
+        assert_fields(&job["devices"][0]["allocated"], wanted, "");
+        assert_eq!(job["devices"][0]["reserved"]["peak"], 40 * MIB);
+        let text = run("inspect", &[path.to_str().unwrap()]).text;
+        assert_eq!(text.contains("\u{2265} 40.0 MiB"), late, "{text}");
+    }
+}
+
+/// PyTorch tells what the device had free when it was out of memory. What others held, and so the size, it does not tell.
+#[test]
+fn what_pytorch_told_of_a_failure_is_evidence() {
+    let folder = tempfile::tempdir().unwrap();
+    for (size, free, code) in [
+        // 10 MiB lie free in the segment, 8 are missing; then 22; then the device has enough.
+        (20 * MIB, json!(12 * MIB), 14),
+        (30 * MIB, json!(8 * MIB), 10),
+        (20 * MIB, json!(64 * MIB), 10),
+        (20 * MIB, Value::Null, 10),
+    ] {
+        let path = snapshot(folder.path(), &[event("oom", size, free.clone())]);
+        let output = run("why", &["--json", path.to_str().unwrap()]);
+        let page = output.json();
+        let why = &page["why"];
+        assert_eq!(
+            (output.code, &why["failure"]["device_free"]),
+            (Some(code), &free),
+            "{page:#}"
+        );
+        assert_eq!(why["ledger"], Value::Null, "the parts do not sum to a device: {page:#}");
+        if free == 8 * MIB {
+            assert_says(why["text"].text(), "8.00 MiB free at the failure, as PyTorch told");
+        }
     }
 }

@@ -66,9 +66,16 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
         let of_segments = notes.contains("PyTorch's segments, not its tensors");
         assert_eq!(of_segments, number == 0, "{notes}");
     }
-    // Under expandable segments PyTorch maps memory, and no request is left to play.
-    let mapped = [direct(Class::Vmm, 7, 20 * GIB)];
-    let output = replay(&journal(folder.path(), None, b"", &mapped), &[]);
-    assert_eq!(output.code, Some(1));
-    assert_says(&output.said, "memory of class vmm (such as PyTorch's");
+    // Of memory that no strategy serves nothing is played; the driver's pool has no model, and no history of PyTorch.
+    for (class, has_tensors) in [(Class::Vmm, true), (Class::Async, false)] {
+        let other = [direct(class, 7, 20 * GIB)];
+        let folder = tempfile::tempdir().unwrap();
+        let output = replay(&journal(folder.path(), None, b"", &other), &[]);
+        assert_eq!(output.code, Some(1));
+        assert_says(
+            &output.said,
+            &format!("not known: what memory of class {}", class.name()),
+        );
+        assert_eq!(output.said.contains("--torch record"), has_tensors, "{}", output.said);
+    }
 }

@@ -66,7 +66,7 @@ impl Shortage {
 
     /// The verdict as a sentence or two, with the bytes that would help.
     pub fn explanation(&self) -> String {
-        let (verdict, parts) = (self.verdict(), self.parts.unwrap_or_default());
+        let (verdict, parts) = (self.verdict(), self.known().unwrap_or_default());
         let words = verdict.words();
         let figures = [
             self.requested,
@@ -83,6 +83,10 @@ impl Shortage {
             Verdict::NotEnoughEvidence if self.lost_before > 0 => format!(
                 "{} lost or damaged, most likely before the failure, so it is not known what the process held",
                 events_were(self.lost_before)
+            ),
+            Verdict::NotEnoughEvidence if self.parts.is_none() && self.told.is_some() => format!(
+                "the device had {free} free at the failure, as PyTorch told, and {asked} were asked for. PyTorch's segments had \
+                 {live} live and {cached} free; the size of the device, and what others held of it, is not known"
             ),
             Verdict::NotEnoughEvidence if self.parts.is_none() => {
                 "the device's memory could not be measured at the failure".to_owned()

@@ -86,7 +86,7 @@ records! {
     HOST 18 Host HostMemory { resident: SIZE, pinned: ALLOCATED };
     SURGE 19 Surge SurgeShare { grown: SIZE, over_ns: DETAIL, asked: ALLOCATED, place: ADDRESS };
     FRAMEWORK_REQUEST 22 FrameworkRequest FrameworkRequest {
-        requested: Known(flag(0), SIZE), asks_again: Known(flag(1), flag(2)),
+        requested: Known(flag(0), SIZE), asks_again: Known(flag(1), flag(2)), free: Known(flag(3), ALLOCATED),
     };
     CONTEXT_CREATED 23 ContextCreated { context: ADDRESS, bytes: SIZE, measure: CLASS };
 }

@@ -1,23 +1,19 @@
 //! Measures how much GPU code a process has mapped: the `.nv_fatbin` sections of the mapped files. That is an upper
 //! bound for the module code in GPU memory, because the driver loads only used code of one GPU architecture.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use journal::reader::plain;
 use object::{Object, ObjectSection, ReadCache};
 
+use crate::driver::mapped_files;
+
 const SECTION: &str = ".nv_fatbin";
 
 /// Bytes of GPU code in the files that a running process has mapped. A file that cannot be read counts as 0 bytes.
 pub fn mapped_by(pid: u32) -> u64 {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let files: BTreeSet<&str> = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]))
-        .collect();
     let root = PathBuf::from(format!("/proc/{pid}/root"));
-    files
+    mapped_files(pid)
         .iter()
         .filter_map(|file| in_file(root.join(file.trim_start_matches('/'))))
         .fold(0, u64::saturating_add)

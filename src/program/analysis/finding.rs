@@ -74,7 +74,7 @@ impl Job {
             // The ledger does not have what was lost, so its figures would be wrong. When damaged records were is not known.
             let lost = self.lost_from_before(scene.time_ns).saturating_add(self.damaged);
             if lost > 0 {
-                (shortage.parts, shortage.lost_before) = (None, lost);
+                (shortage.parts, shortage.told, shortage.lost_before) = (None, None, lost);
             }
             if let Some(device) = self.header.device(scene.device) {
                 shortage.total = device.total_memory;

@@ -7,7 +7,7 @@ use base::text::shown;
 use journal::format::{Frame, NoStack};
 use journal::reader::{Header, Stacks};
 
-use super::job::IMPORTED;
+use super::job::is_imported;
 use super::origins::FIRST_OF_TORCH;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +57,15 @@ impl Frameless {
             Frameless::NotInFile => Some(file_lost(journal, header)),
         }
     }
+
+    /// The reason, and what can be done (`remedy`).
+    pub fn in_words(self, journal: &Path, header: &Header, has_stacks: bool) -> String {
+        match (self, self.remedy(journal, header, has_stacks)) {
+            (Frameless::NotInFile, Some(remedy)) => remedy,
+            (why, Some(remedy)) => format!("{}; {remedy}", why.words()),
+            (why, None) => why.words().to_owned(),
+        }
+    }
 }
 
 /// Says that the file of stacks is missing or not whole, and where a whole one is.
@@ -65,7 +74,7 @@ fn file_lost(journal: &Path, header: &Header) -> String {
     let host = identity::for_file_name(&header.host);
     let original = format!("{host}-{}-{}", header.pid, header.start_ticks);
     let is_original = (path.file_stem()).is_some_and(|stem| stem.to_string_lossy().contains(&original));
-    let from = match (header.pid == 0 && header.host == IMPORTED, is_original) {
+    let from = match (is_imported(header), is_original) {
         (true, _) => "import again".to_owned(),
         (false, true) => "copy it from the folder in which the job wrote the journal".to_owned(),
         (false, false) => format!("copy {original}.stacks there from the folder in which the job wrote the journal"),

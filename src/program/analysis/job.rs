@@ -252,6 +252,17 @@ impl Job {
         self.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
     }
 
+    /// Whether more may have been live than the records tell: between PyTorch's snapshots, or before an imported trace begins.
+    pub fn tells_at_least(&self) -> bool {
+        self.has_snapshots() || self.ledger.begins_late
+    }
+
+    /// Whether the records tell what was obtained of a device. An imported log has requests alone.
+    pub fn knows_reserved(&self, ledger: &DeviceLedger) -> bool {
+        let all = &ledger.all;
+        all.reserved.peak > 0 || all.allocated.peak == 0 && !self.is_imported()
+    }
+
     /// The framework whose own cache stands between its tensors and the library.
     pub fn cache_owner(&self) -> Option<&'static str> {
         let asks_for_tensors = self.sets_torch("backend:cudaMallocAsync")
@@ -269,13 +280,12 @@ impl Job {
         self.ledger.devices.get(&HOST_DEVICE)
     }
 
-    /// Whether the times are those of a clock. A log without times has only an order.
     pub fn knows_times(&self) -> bool {
-        !self.is_imported() || self.header.wall_start_ns > 0
+        knows_times(&self.header)
     }
 
     pub fn is_imported(&self) -> bool {
-        self.header.pid == 0 && self.header.host == IMPORTED
+        is_imported(&self.header)
     }
 
     /// When the process began, and when it ended, in nanoseconds since 1970.
@@ -296,6 +306,15 @@ pub fn check_budget(path: &Path) -> Result<(), LoadError> {
         return Err(LoadError::OverBudget(path.to_owned(), budget::most()));
     }
     Ok(())
+}
+
+pub fn is_imported(header: &Header) -> bool {
+    header.pid == 0 && header.host == IMPORTED
+}
+
+/// Whether the times are those of a clock. A log without times has only an order.
+pub fn knows_times(header: &Header) -> bool {
+    !is_imported(header) || header.wall_start_ns > 0
 }
 
 pub fn title(header: &Header) -> String {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
+use base::text::shown;
 use base::units::size;
 use journal::format::{Frame, NoStack};
-use journal::reader::Stacks;
+use journal::reader::{Stacks, TensorFile};
 
 use super::frameless::Frameless;
 use super::holdings::{Group, Size};
@@ -39,16 +40,24 @@ impl Labels {
     /// The names for a journal: from the stacks and PyTorch's own record beside it. A file that cannot be read is named on
     /// stderr.
     pub fn load(journal: &Path) -> Labels {
-        fn or_none<T: Default>(journal: &Path, what: &str, read: io::Result<T>) -> T {
+        let (labels, problems) = Labels::read(journal);
+        problems.iter().for_each(|problem| say!("{problem}"));
+        labels
+    }
+
+    /// The same, and what is wrong with a file that cannot be read.
+    pub fn read(journal: &Path) -> (Labels, Vec<String>) {
+        fn or_none<T: Default>(path: &Path, read: io::Result<T>, problems: &mut Vec<String>) -> T {
             read.unwrap_or_else(|error| {
-                let journal = base::text::shown(journal);
-                say!("the {what} beside {journal} cannot be read: {error}");
+                problems.push(format!("{}: cannot be read: {error}", shown(path)));
                 T::default()
             })
         }
-        let stacks = or_none(journal, "stacks", symbols::named_stacks(journal));
-        let torch = or_none(journal, "tensors", tensor_records::stacks(journal));
-        Labels::new(Origins::new(stacks, torch))
+        let mut problems = Vec::new();
+        let stacks = or_none(&Stacks::path(journal), symbols::named_stacks(journal), &mut problems);
+        let beside = TensorFile::beside(journal);
+        let torch = or_none(&beside, tensor_records::stacks(journal), &mut problems);
+        (Labels::new(Origins::new(stacks, torch)), problems)
     }
 
     /// Names stacks of several journals alike, so that they can be compared by name.

@@ -79,6 +79,8 @@ pub struct Ledger {
     pub scenes: Scenes,
     /// The streams that allocations named, a bit for each number of the first 128; the first bit for those that named none.
     pub streams: u128,
+    /// Memory was there before the first record: how much had come and gone by then is not known.
+    pub begins_late: bool,
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Ranges,
@@ -182,7 +184,11 @@ impl Ledger {
 
     /// The live allocation that a record made.
     pub fn at(&self, made: &Allocation) -> Option<&Live> {
-        self.live.get(key(made))
+        self.of_key(key(made))
+    }
+
+    pub fn of_key(&self, key: Key) -> Option<&Live> {
+        self.live.get(key)
     }
 
     pub fn count_live(&self) -> usize {
@@ -224,6 +230,10 @@ impl Ledger {
     }
 
     fn call(&mut self, record: &Record, bytes: u64) {
+        if record.api.known() == Some(Api::torch_before) {
+            self.begins_late = true;
+            return;
+        }
         let api = self.apis.entry(record.api.number()).or_default();
         api.calls += 1;
         api.bytes = api.bytes.saturating_add(bytes);
@@ -333,7 +343,10 @@ impl Ledger {
         if owner == Owner::Framework && comes {
             self.scenes.served(record, size);
             // PyTorch joins what it maps side by side, but not what it allocated. A snapshot does not tell which it is.
-            let is_joined = matches!(record.api.known(), Some(Api::cuMemMap | Api::torch_alloc));
+            let is_joined = matches!(
+                record.api.known(),
+                Some(Api::cuMemMap | Api::torch_segment_alloc | Api::torch_before)
+            );
             self.device(device).framework.apart = !is_joined;
         }
         let bytes = self.device(device).segment(device, owner, address, size, comes);
@@ -353,7 +366,12 @@ impl Ledger {
     }
 }
 
-type Key = (NameSpace, u64);
+/// What names a live allocation.
+pub type Key = (NameSpace, u64);
+
+pub fn key_of(live: &Live) -> Key {
+    (NameSpace::of(live.class), live.address)
+}
 
 /// What a live allocation costs, in bytes: itself, its place, and its addresses. Measured with 2,000,000.
 const COST: u64 = 112;
@@ -373,25 +391,21 @@ struct Table {
 }
 
 impl Table {
-    fn key(live: &Live) -> Key {
-        (NameSpace::of(live.class), live.address)
-    }
-
     fn get(&self, key: Key) -> Option<&Live> {
         let hash = self.hasher.hash_one(key);
-        let is_it = |&place: &u32| Table::key(&self.live[place as usize]) == key;
+        let is_it = |&place: &u32| key_of(&self.live[place as usize]) == key;
         self.places.find(hash, is_it).map(|&place| &self.live[place as usize])
     }
 
     fn remove(&mut self, key: Key) -> Option<Live> {
         let hash = self.hasher.hash_one(key);
         let live = &self.live;
-        let is_it = |&place: &u32| Table::key(&live[place as usize]) == key;
+        let is_it = |&place: &u32| key_of(&live[place as usize]) == key;
         let (place, _) = self.places.find_entry(hash, is_it).ok()?.remove();
         // The last one moves to the place.
         let last = (self.live.len() - 1) as u32;
         if place != last {
-            let hash = self.hasher.hash_one(Table::key(&self.live[last as usize]));
+            let hash = self.hasher.hash_one(key_of(&self.live[last as usize]));
             *self.places.find_mut(hash, |&other| other == last)? = place;
         }
         Some(self.live.swap_remove(place as usize))
@@ -403,7 +417,7 @@ impl Table {
         self.live.push(live);
         self.charge.for_live(self.live.len(), COST);
         let (hasher, live) = (&self.hasher, &self.live);
-        let hash = |&place: &u32| hasher.hash_one(Table::key(&live[place as usize]));
+        let hash = |&place: &u32| hasher.hash_one(key_of(&live[place as usize]));
         self.places.insert_unique(hash(&place), place, hash);
     }
 }

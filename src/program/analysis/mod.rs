@@ -38,7 +38,6 @@ pub mod live_set;
 pub mod measurements;
 pub mod names;
 pub mod nvml;
-mod nvml_layer;
 pub mod origins;
 pub mod places;
 pub mod pod;

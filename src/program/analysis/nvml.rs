@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
 use super::host::{Host, is_simulated};
-use super::nvml_layer;
+use crate::driver::{Library, file_of, mapped_files};
 
 /// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "ask-nvml";
@@ -198,10 +199,26 @@ fn reading(device: Device) -> Result<Reading, Unanswered> {
         used: memory.used,
         free: memory.free,
         reserved: memory.reserved,
-        layer: nvml_layer::in_place(),
+        layer: layer(),
         mig: device.mig_mode().is_ok_and(|mode| mode.current != 0),
         processes: processes(&device),
     })
+}
+
+/// The file of the layer that answers in place of NVML in this process, which has loaded it; `None` if NVML answers itself.
+/// Layers for GPU sharing answer NVML's functions, so that programs see the layer's limit and book. They are preloaded and
+/// export the functions, or are installed as `libnvidia-ml.so.1` and load NVIDIA's own library themselves.
+fn layer() -> Option<String> {
+    let real = |path: &str| fs::canonicalize(path).map_or_else(|_| path.into(), |path| path.display().to_string());
+    let library = Library::open(c"libnvidia-ml.so.1").ok()?;
+    let answers = real(&file_of(library.address(c"nvmlDeviceGetMemoryInfo"))?);
+    let is_nvml = |file: &String| {
+        file.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libnvidia-ml.so"))
+    };
+    let mut files = mapped_files("self").into_iter().filter(is_nvml);
+    files.any(|file| real(&file) != answers).then_some(answers)
 }
 
 /// Lists each process once, the clients of MPS apart from their server. A process that computes and draws is in both of NVML's

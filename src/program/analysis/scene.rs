@@ -155,9 +155,10 @@ impl Scenes {
                 }
             }
             Event::FrameworkRequest(request) => {
-                if let Some(evidence) = self.measured.get_mut(&place) {
-                    evidence.framework = Some(request);
-                }
+                // An imported trace has no measurement before it.
+                let mut evidence = self.measured.remove(&place).unwrap_or_else(|| Evidence::begin(record));
+                evidence.framework = Some(request);
+                self.keep(place, evidence);
             }
             Event::Process(process) => match waiting_evidence(&mut self.measured, self.last.as_ref(), record) {
                 Some(evidence) => add(&mut evidence.processes, process),
@@ -386,6 +387,13 @@ impl Scene {
             reading.free = free.min(reading.total);
             Parts::of(reading)
         });
+        let told = evidence.framework.and_then(|framework| framework.free);
+        let told = told.map(|free| Parts {
+            live: around.live,
+            cached: around.in_segments,
+            free,
+            ..Parts::default()
+        });
         Shortage {
             requested: self.requested.max(self.framework_asked().unwrap_or(0)),
             result: self.result,
@@ -401,7 +409,8 @@ impl Scene {
             // The driver's pools have no segments.
             unused: around
                 .unused
-                .filter(|_| parts.is_some_and(|parts| parts.cached <= around.in_segments)),
+                .filter(|_| parts.or(told).is_some_and(|parts| parts.cached <= around.in_segments)),
+            told,
             allowance: evidence.allowance,
             grown: around.growth.map_or(0, |growth| growth.bytes),
             ..Shortage::default()

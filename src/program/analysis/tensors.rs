@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::api::{Api, Class};
-use journal::format::{Amount, Frame, line_of_the_job};
+use journal::format::{Frame, line_of_the_job};
 use serde::{Serialize, Serializer};
 
 use super::device_ledger::Live;
@@ -76,31 +76,6 @@ pub struct Moment {
     pub others_or_torch: u64,
     /// Tensors may be missing: PyTorch told them by snapshots, or some were lost. Then `bytes` is at least what tensors had.
     pub at_least: bool,
-}
-
-impl Moment {
-    pub fn tensor_bytes(&self) -> Amount {
-        if self.at_least {
-            Amount::AtLeast(self.bytes)
-        } else {
-            Amount::Exact(self.bytes)
-        }
-    }
-
-    pub fn cached_bytes(&self) -> Amount {
-        if self.at_least {
-            Amount::AtMost(self.cached)
-        } else {
-            Amount::Exact(self.cached)
-        }
-    }
-
-    pub fn other_bytes(&self) -> Amount {
-        match self.others_or_torch {
-            0 => Amount::Exact(self.others),
-            _ => Amount::AtLeast(self.others),
-        }
-    }
 }
 
 #[derive(Serialize)]

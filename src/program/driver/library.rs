@@ -1,6 +1,8 @@
 //! A library that a child of this program loads, and calls of its functions by name.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt::Display;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 
@@ -98,6 +100,13 @@ pub fn file_of(address: *mut c_void) -> Option<String> {
             .filter(|name| !name.is_null())?;
         Some(CStr::from_ptr(name).to_string_lossy().into_owned())
     }
+}
+
+/// The files that a process has mapped.
+pub fn mapped_files(process: impl Display) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    files.map(str::to_owned).collect()
 }
 
 /// The result of a call to a function that the driver does not have.

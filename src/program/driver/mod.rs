@@ -4,5 +4,5 @@ mod layouts;
 mod library;
 
 pub use layouts::{Access, Location, Properties};
-pub use library::{Failed, Library, NOT_FOUND, file_of};
+pub use library::{Failed, Library, NOT_FOUND, file_of, mapped_files};
 pub(crate) use library::{call, checked};

@@ -11,7 +11,6 @@ use journal::format::Frame;
 use super::exported_process::Process;
 use super::memory_name;
 use super::moment::Cut;
-use crate::analysis::frameless::Frameless;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::api_name;
 
@@ -70,13 +69,7 @@ pub fn add(lines: &mut BTreeMap<String, u64>, process: &Process, held: &BTreeMap
         }
         match process.frameless(key.stack) {
             None => parts.extend(process.frames(key.stack).iter().rev().map(text)),
-            Some(why) => {
-                let why = match why {
-                    Frameless::NotInFile => "its stack is not in the file".to_owned(),
-                    _ => format!("no stack: {}", why.words()),
-                };
-                parts.push(part(&format!("{} ({why})", api_name(key.api))));
-            }
+            Some(why) => parts.push(part(&format!("{} {}", api_name(key.api), why.name(key.stack)))),
         }
         let bytes = lines.entry(parts.join(";")).or_default();
         *bytes = bytes.saturating_add(*held);

@@ -8,29 +8,23 @@ use std::io;
 use std::path::Path;
 
 use base::text::{events_were, many, shown};
-use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Journal, OpenError, Stacks, TensorFile};
+use journal::format::{Frame, Record};
+use journal::reader::{Journal, OpenError};
 use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
-use crate::analysis::job::IMPORTED;
-use crate::analysis::origins::Origins;
-use crate::analysis::symbols::named_stacks as load_stacks;
-use crate::analysis::tensor_records::{self, Merged, Tensors};
+use crate::analysis::job::is_imported;
+use crate::analysis::labels::Labels;
+use crate::analysis::tensor_records::{Merged, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
     pub journal: Journal,
-    origins: Origins,
+    labels: Labels,
     tensors: Option<Tensors>,
     /// Records that are damaged, as of the last pass over them.
     damaged: Cell<u64>,
     pub notes: Vec<String>,
-}
-
-/// Says that a file beside a journal is missing in the export.
-fn unread(path: &Path, problem: io::Error) -> String {
-    format!("{}: cannot be read: {problem}; the export does without", shown(path))
 }
 
 impl Process {
@@ -38,24 +32,13 @@ impl Process {
     /// a note.
     pub fn open(path: &Path) -> Result<Process, OpenError> {
         let journal = Journal::open(path)?;
-        let mut notes = Vec::new();
-        let stacks = load_stacks(path).unwrap_or_else(|problem| {
-            notes.push(unread(&Stacks::path(path), problem));
-            None
-        });
+        let (labels, mut notes) = Labels::read(path);
         // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
-        let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
-            notes.push(unread(&TensorFile::beside(path), problem));
-            None
-        });
-        let mut of_torch = Vec::new();
-        if let Some(tensors) = &tensors {
-            of_torch = tensor_records::stacks(path).unwrap_or_else(|problem| {
-                notes.push(unread(&TensorFile::beside(path), problem));
-                Vec::new()
-            });
-            notes.extend(tensors.note());
-        }
+        let tensors = Tensors::beside(&journal).unwrap_or(None);
+        notes
+            .iter_mut()
+            .for_each(|problem| *problem += "; the export does without");
+        notes.extend(tensors.as_ref().and_then(Tensors::note));
         if journal.lost() > 0 {
             notes.push(format!(
                 "{}: {} lost; what they were is not in the export",
@@ -65,7 +48,7 @@ impl Process {
         }
         Ok(Process {
             journal,
-            origins: Origins::new(stacks, of_torch),
+            labels,
             tensors,
             damaged: Cell::new(0),
             notes,
@@ -77,7 +60,7 @@ impl Process {
     pub fn has_expandable_segments(&self) -> bool {
         let header = self.journal.header();
         header.strategy == Strategy::AutoGrowth.name()
-            || header.host == IMPORTED
+            || is_imported(header)
             || self.tensors.as_ref().is_some_and(Tensors::are_expandable)
     }
 
@@ -98,40 +81,27 @@ impl Process {
 
     /// The frames of a record's stack, innermost first; empty if there are none.
     pub fn frames(&self, stack: u32) -> &[Frame] {
-        self.known_frames(stack).unwrap_or_default()
-    }
-
-    /// The same; `None` if the stack is not known.
-    fn known_frames(&self, stack: u32) -> Option<&[Frame]> {
-        self.origins.frames(NoStack::stack(stack).ok()?)
+        self.labels.frames(stack).unwrap_or_default()
     }
 
     /// Why a record's stack has no frames; `None` if it has some.
     pub fn frameless(&self, stack: u32) -> Option<Frameless> {
-        Frameless::of(stack, self.known_frames(stack))
+        self.labels.frames(stack).err()
     }
 
     /// What bytes without frames lack, and what can be done.
     pub fn frameless_in_words(&self, why: Frameless) -> String {
         let (path, header) = (self.journal.path(), self.journal.header());
-        let has_stacks = self.origins.stacks().is_some_and(|stacks| !stacks.is_empty());
-        match (why, why.remedy(path, header, has_stacks)) {
-            (Frameless::NoStack(NoStack::Off), Some(_)) => {
-                let or_torch = if self.tensors.is_some() {
-                    ""
-                } else {
-                    " or --torch record"
-                };
-                format!("have no stack: run the job with --stacks{or_torch}")
-            }
-            (Frameless::NotInFile, Some(remedy)) => format!("have a stack that is not in the file: {remedy}"),
-            (why, Some(remedy)) => format!("have no stack: {}; {remedy}", why.words()),
-            (why, None) => format!("have no stack: {}", why.words()),
+        let has_stacks = self.labels.stacks().is_some_and(|stacks| !stacks.is_empty());
+        let words = why.in_words(path, header, has_stacks);
+        match why {
+            Frameless::NotInFile => format!("have a stack that is not in the file: {words}"),
+            _ => format!("have no stack: {words}"),
         }
     }
 
     pub fn text(&self, number: u64) -> &str {
-        let text = self.origins.stacks().and_then(|stacks| stacks.text(number));
+        let text = self.labels.stacks().and_then(|stacks| stacks.text(number));
         text.unwrap_or("(name not kept)")
     }
 

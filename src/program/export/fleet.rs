@@ -47,7 +47,7 @@ const DEVICES: &str = "
     optional int64 limit_bytes;
     required int64 peak_requested_bytes;
     required int64 peak_allocated_bytes;
-    required int64 peak_reserved_bytes;
+    optional int64 peak_reserved_bytes;
     required int64 allocations;
     required int64 failures;
     required int64 events_lost;";
@@ -246,7 +246,7 @@ impl Process {
             self.device(number).and_then(|device| device.limit).into(),
             all.requested.peak.into(),
             all.allocated.peak.into(),
-            all.reserved.peak.into(),
+            job.knows_reserved(ledger).then_some(all.reserved.peak).into(),
             all.count.into(),
             ledger.failed_calls.into(),
             job.lost.into(),

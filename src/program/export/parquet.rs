@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use base::cuda::HOST_DEVICE;
 use journal::format::{Frame, Record};
-use parquet::basic::{Compression, Type};
-use parquet::column::writer::{ColumnWriter, ColumnWriterImpl};
-use parquet::data_type::{ByteArray, DataType};
+use parquet::basic::Compression;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -19,6 +19,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::exported_process::Process;
 use super::row::Row;
+use crate::analysis::each_once::EachOnce;
 use crate::analysis::names::api_name;
 
 /// Rows that are kept in memory and written together.
@@ -111,68 +112,44 @@ impl<T: Into<Value>> From<Option<T>> for Value {
     }
 }
 
-/// The values of a column that are not yet written.
-enum Values {
-    Bool(Vec<bool>),
-    Int32(Vec<i32>),
-    Int64(Vec<i64>),
-    Text(Vec<ByteArray>),
-}
-
+/// The values of a column that are not yet written: numbers or texts.
 struct Column {
-    values: Values,
+    numbers: Vec<i64>,
+    texts: Vec<ByteArray>,
     /// For each row, whether it has a value (1) or none (0).
     levels: Vec<i16>,
     is_optional: bool,
 }
 
 impl Column {
-    fn new(description: &ColumnDescriptor) -> Column {
-        Column {
-            values: match description.physical_type() {
-                Type::BOOLEAN => Values::Bool(Vec::new()),
-                Type::INT32 => Values::Int32(Vec::new()),
-                Type::INT64 => Values::Int64(Vec::new()),
-                _ => Values::Text(Vec::new()),
-            },
-            levels: Vec::new(),
-            is_optional: description.max_def_level() > 0,
-        }
-    }
-
     fn add(&mut self, value: Value) {
         self.levels.push(i16::from(!matches!(value, Value::Missing)));
-        match (&mut self.values, value) {
-            (Values::Bool(values), Value::Number(number)) => values.push(number != 0),
-            (Values::Int32(values), Value::Number(number)) => values.push(number as i32),
-            (Values::Int64(values), Value::Number(number)) => values.push(number),
-            (Values::Text(values), Value::Text(text)) => values.push(text),
-            _ => {}
+        match value {
+            Value::Missing => {}
+            Value::Number(number) => self.numbers.push(number),
+            Value::Text(text) => self.texts.push(text),
         }
     }
 
     fn write(&mut self, writer: &mut ColumnWriter) -> Result<(), ParquetError> {
         let levels = self.is_optional.then_some(&*self.levels);
-        match (&mut self.values, writer) {
-            (Values::Bool(values), ColumnWriter::BoolColumnWriter(writer)) => put(writer, values, levels),
-            (Values::Int32(values), ColumnWriter::Int32ColumnWriter(writer)) => put(writer, values, levels),
-            (Values::Int64(values), ColumnWriter::Int64ColumnWriter(writer)) => put(writer, values, levels),
-            (Values::Text(values), ColumnWriter::ByteArrayColumnWriter(writer)) => put(writer, values, levels),
+        let numbers = self.numbers.iter();
+        match writer {
+            ColumnWriter::BoolColumnWriter(writer) => {
+                let flags: Vec<bool> = numbers.map(|&number| number != 0).collect();
+                writer.write_batch(&flags, levels, None)
+            }
+            ColumnWriter::Int32ColumnWriter(writer) => {
+                let short: Vec<i32> = numbers.map(|&number| number as i32).collect();
+                writer.write_batch(&short, levels, None)
+            }
+            ColumnWriter::Int64ColumnWriter(writer) => writer.write_batch(&self.numbers, levels, None),
+            ColumnWriter::ByteArrayColumnWriter(writer) => writer.write_batch(&self.texts, levels, None),
             _ => Err(ParquetError::General("a column of an unknown type".to_owned())),
         }?;
-        self.levels.clear();
+        (self.numbers.clear(), self.texts.clear(), self.levels.clear());
         Ok(())
     }
-}
-
-fn put<T: DataType>(
-    writer: &mut ColumnWriterImpl<T>,
-    values: &mut Vec<T::T>,
-    levels: Option<&[i16]>,
-) -> Result<(), ParquetError> {
-    writer.write_batch(values, levels, None)?;
-    values.clear();
-    Ok(())
 }
 
 pub struct Table<W: Write + Send> {
@@ -191,9 +168,14 @@ impl<W: Write + Send> Table<W> {
             .set_key_value_metadata(Some(metadata))
             .build();
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties)).map_err(failed)?;
-        let columns = file.schema_descr().columns();
+        let column = |description: &Arc<ColumnDescriptor>| Column {
+            numbers: Vec::new(),
+            texts: Vec::new(),
+            levels: Vec::new(),
+            is_optional: description.max_def_level() > 0,
+        };
         Ok(Table {
-            columns: columns.iter().map(|column| Column::new(column)).collect(),
+            columns: file.schema_descr().columns().iter().map(column).collect(),
             file,
             rows: 0,
         })
@@ -296,8 +278,7 @@ pub struct StackTables {
     /// The numbers of stacks of the present process, by their numbers there.
     known: HashMap<u32, u64>,
     stacks: Vec<Vec<u64>>,
-    frames: Vec<Frame>,
-    numbers: HashMap<Frame, u64>,
+    frames: EachOnce<Frame>,
 }
 
 impl StackTables {
@@ -309,16 +290,8 @@ impl StackTables {
         if frames.is_empty() {
             return None;
         }
-        let mut numbers = Vec::with_capacity(frames.len());
-        for frame in frames {
-            let next = self.frames.len() as u64 + 1;
-            let number = *self.numbers.entry(frame.clone()).or_insert(next);
-            if number == next {
-                self.frames.push(frame.clone());
-            }
-            numbers.push(number);
-        }
-        self.stacks.push(numbers);
+        let numbers = frames.iter().map(|frame| self.frames.place(frame.clone()) as u64 + 1);
+        self.stacks.push(numbers.collect());
         let number = self.stacks.len() as u64;
         self.known.insert(stack, number);
         Some(number)
@@ -341,7 +314,7 @@ impl StackTables {
 
     pub fn write_frames(&self, out: impl Write + Send) -> io::Result<()> {
         let mut table = Table::new(out, FRAMES, VERSION)?;
-        for (number, frame) in (1u64..).zip(&self.frames) {
+        for (number, frame) in (1u64..).zip(&self.frames.list) {
             let (file, function) = (&*frame.file, &*frame.function);
             table.add([number.into(), file.into(), frame.line.into(), function.into()])?;
         }

@@ -211,7 +211,10 @@ impl<'w> Writer<'w> {
             && all.count > 0
         {
             self.count(now, device, "live", all.allocated.current)?;
-            self.count(now, device, "reserved", all.reserved.current)?;
+            // An imported log does not tell it.
+            if all.reserved.peak > 0 {
+                self.count(now, device, "reserved", all.reserved.current)?;
+            }
         }
         let of_process = matches!(record.api.known(), Some(Api::nvtxRangeStart | Api::nvtxRangeEnd));
         let track = match record.event {

@@ -4,18 +4,18 @@
 //! PyTorch recorded is found by playing the trace backwards from the segments at its end, and is allocated at time 0.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::text::shown;
-use journal::format::{Allocation, Event, MarkKind, RawRecord};
+use journal::format::{Allocation, Event, FrameworkRequest, MarkKind, RawRecord};
 use journal::writer::About;
 
-use super::rmm_log::{self, Action as LogAction, End, LogError};
-use super::snapshot::{self, Action, Segment, Snapshot, SnapshotError, StackNumber};
+use super::plain_file::Wrong;
+use super::rmm_log::{self, Action as LogAction, End};
+use super::snapshot::{self, Action, Segment, Snapshot, StackNumber};
 use super::stack_file::Texts;
 use super::target::Target;
 use crate::analysis::job::IMPORTED;
@@ -31,44 +31,42 @@ pub struct Imported {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum ImportError {
-    #[error("{path}: {problem}", path = shown(.0), problem = .1)]
-    Snapshot(PathBuf, SnapshotError),
-    #[error("{path}: {problem}", path = shown(.0), problem = .1)]
-    Log(PathBuf, LogError),
-    #[error("{}: has neither segments nor a history", shown(.0))]
-    Nothing(PathBuf),
-    #[error("{0}")]
-    Target(#[from] io::Error),
-}
-
-pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, ImportError> {
-    let read = snapshot::read(source);
-    let (page, stacks) = read.map_err(|problem| ImportError::Snapshot(source.to_owned(), problem))?;
+pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, Wrong> {
+    let (page, stacks) = snapshot::read(source).map_err(|problem| of(source, &problem))?;
     if page.device_traces.iter().all(Vec::is_empty) && page.segments.is_empty() {
-        return Err(ImportError::Nothing(source.to_owned()));
+        return Err(of(source, "has neither segments nor a history"));
     }
     let times = || page.device_traces.iter().flatten().filter_map(|event| event.time_us);
     let marks = || page.external_annotations.iter().filter_map(|mark| mark.time_us);
     let first_us = times().chain(marks()).min().unwrap_or(0);
     let last_us = times().chain(marks()).max().unwrap_or(0);
     let mut notes = Vec::new();
-    if times().next().is_none() {
-        notes.push("the snapshot has no history: the journal has what was live, at one moment".to_owned());
+    let mut about = about(source, "PyTorch", first_us.saturating_mul(1000));
+    let conf = page.allocator_settings.conf.replace('\0', "");
+    if !conf.is_empty() {
+        about.environment = format!("PYTORCH_CUDA_ALLOC_CONF={conf}\0").into_bytes();
     }
-    let about = about(source, "PyTorch", first_us.saturating_mul(1000));
     let mut target = Target::create(path, force, &about)?;
     let mut texts = Texts::default();
     let mut writer = SnapshotWriter {
         page: &page,
         first_us,
         records: Vec::new(),
+        begins_late: false,
         unmatched: 0,
     };
     writer.write_marks(&mut texts);
     for device in writer.devices() {
         writer.write_device(device);
+    }
+    match times().next() {
+        None => notes.push("the snapshot has no history: the journal has what was live, at one moment".to_owned()),
+        Some(_) if writer.begins_late => notes.push(
+            "memory was in use before the history begins: what came and went before is not known, so peaks are at least what is \
+             told"
+                .to_owned(),
+        ),
+        Some(_) => {}
     }
     // A reader puts records in order, but not the whole of one device before the whole of another.
     writer.records.sort_by_key(|(time_ns, _)| *time_ns);
@@ -90,6 +88,10 @@ pub fn import_snapshot(source: &Path, path: &Path, force: bool) -> Result<Import
     })
 }
 
+fn of(source: &Path, problem: &str) -> Wrong {
+    format!("{}: {problem}", shown(source))
+}
+
 fn about(source: &Path, strategy: &str, wall_start_ns: u64) -> About {
     About {
         wall_start_ns,
@@ -104,6 +106,8 @@ struct SnapshotWriter<'s> {
     page: &'s Snapshot,
     first_us: u64,
     records: Vec<(u64, RawRecord)>,
+    /// A device had memory before its history begins, or has no history.
+    begins_late: bool,
     unmatched: u64,
 }
 
@@ -201,18 +205,13 @@ impl SnapshotWriter<'_> {
             }
         }
         for (address, end) in segments.iter() {
-            self.write(
-                0,
-                device,
-                Event::segment(address, end - address),
-                StackNumber::default(),
-            );
+            self.write_before(device, Event::segment(address, end - address), StackNumber::default());
         }
         let mut live = HashMap::new();
         for (address, one) in page.live_before(device) {
             let allocated = one.allocated.unwrap_or_else(|| rounded(one.requested));
             let allocation = Allocation::linear(address, one.requested, allocated, streams.number(one.stream));
-            self.write(0, device, Event::Alloc(allocation), one.frames);
+            self.write_before(device, Event::Alloc(allocation), one.frames);
             live.insert(address, (allocation, one.frames));
         }
         let at_end = page.live_at_end(device);
@@ -246,7 +245,16 @@ impl SnapshotWriter<'_> {
                 }
                 (Action::SegmentAlloc, Some(address)) => Event::segment(address, size),
                 (Action::SegmentFree, Some(address)) => Event::segment_gone(address, size),
-                (Action::OutOfMemory, _) => Event::out_of_memory(size),
+                (Action::OutOfMemory, _) => {
+                    let told = FrameworkRequest {
+                        requested: Some(size),
+                        asks_again: None,
+                        // `vramshim export` writes 0 if it is not known.
+                        free: event.device_free.filter(|&free| free > 0),
+                    };
+                    self.write(time_ns, device, Event::FrameworkRequest(told), stack);
+                    Event::out_of_memory(size)
+                }
                 _ => continue,
             };
             self.write(time_ns, device, what, stack);
@@ -255,11 +263,20 @@ impl SnapshotWriter<'_> {
 
     fn write(&mut self, time_ns: u64, device: i16, event: Event, stack: StackNumber) {
         let api = match event {
-            Event::Free { .. } | Event::SegmentFree { .. } => Api::torch_free,
+            Event::Free { .. } => Api::torch_free,
+            Event::SegmentAlloc { .. } => Api::torch_segment_alloc,
+            Event::SegmentFree { .. } => Api::torch_segment_free,
             _ => Api::torch_alloc,
         };
         self.records
             .push((time_ns, event.encode(api, device).with_stack(stack.0)));
+    }
+
+    /// What was there before the history begins.
+    fn write_before(&mut self, device: i16, event: Event, stack: StackNumber) {
+        self.begins_late = true;
+        self.records
+            .push((0, event.encode(Api::torch_before, device).with_stack(stack.0)));
     }
 }
 
@@ -281,7 +298,7 @@ fn changed_ns(source: &Path) -> u64 {
 }
 
 /// Writes a journal of RMM's log. The log has times of the day and no date: its last row is of the day of the file's last change.
-pub fn import_log(source: &Path, path: &Path, force: bool) -> Result<Imported, ImportError> {
+pub fn import_log(source: &Path, path: &Path, force: bool) -> Result<Imported, Wrong> {
     // The journal's start is in its header, before the first event, so the log is read for its times first.
     let (mut first_ns, mut last_ns) = (None, 0);
     let _ = rmm_log::read(source, &mut |row| {
@@ -333,13 +350,12 @@ pub fn import_log(source: &Path, path: &Path, force: bool) -> Result<Imported, I
             failed = target.push(now_ns, row.thread, event.encode(api, 0)).err();
         }
     });
-    let unread = |problem| ImportError::Log(source.to_owned(), problem);
-    let end = end.map_err(unread)?;
+    let end = end.map_err(|problem| of(source, &problem))?;
     failed.map_or(Ok(()), Err)?;
     let mut notes =
         vec!["the log names no device and no segments: all is of device 0, reserved is not known".to_owned()];
     match end {
-        End::Cut(problem) if rows == 0 => return Err(unread(problem)),
+        End::Cut(problem) if rows == 0 => return Err(of(source, &problem)),
         End::Cut(problem) => notes.push(format!("{problem}; what comes before is imported")),
         End::Whole => {}
     }

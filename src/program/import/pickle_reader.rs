@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::plain_file::Wrong;
+
 /// A small file may have this many of whatever is bounded.
 const FREE: usize = 1 << 18;
 /// Beyond that, so many bytes of the file for each list or dictionary. PyTorch writes 17 bytes for the shortest frame, and
@@ -45,7 +47,7 @@ pub struct Pickle {
 }
 
 impl Pickle {
-    pub fn read(bytes: &[u8]) -> Result<Pickle, PickleError> {
+    pub fn read(bytes: &[u8]) -> Result<Pickle, Wrong> {
         let mut machine = Machine {
             bytes,
             at: 0,
@@ -63,7 +65,7 @@ impl Pickle {
         };
         loop {
             let at = machine.at;
-            if machine.step().map_err(|problem| PickleError { at, problem })? {
+            if machine.step().map_err(|problem| format!("byte {at}: {problem}"))? {
                 return Ok(machine.page);
             }
         }
@@ -97,17 +99,6 @@ impl Pickle {
     }
 }
 
-/// At which byte a pickle cannot be read, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("byte {at}: {problem}")]
-pub struct PickleError {
-    at: usize,
-    problem: Problem,
-}
-
-/// What is wrong with a pickle, in words.
-type Problem = String;
-
 struct Machine<'i> {
     bytes: &'i [u8],
     at: usize,
@@ -126,7 +117,7 @@ const SO_MANY: &str = "no snapshot of this size has so many";
 const EMPTY_STACK: &str = "takes a value that is not there";
 
 impl<'i> Machine<'i> {
-    fn take(&mut self, count: usize) -> Result<&'i [u8], Problem> {
+    fn take(&mut self, count: usize) -> Result<&'i [u8], Wrong> {
         let end = self
             .at
             .checked_add(count)
@@ -138,13 +129,13 @@ impl<'i> Machine<'i> {
     }
 
     /// A number of so many bytes, without a sign.
-    fn number(&mut self, count: usize) -> Result<u64, Problem> {
+    fn number(&mut self, count: usize) -> Result<u64, Wrong> {
         let bytes = self.take(count)?.iter().rev();
         Ok(bytes.fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
     /// What a length of so many bytes says that follows.
-    fn counted(&mut self, count: usize) -> Result<&'i [u8], Problem> {
+    fn counted(&mut self, count: usize) -> Result<&'i [u8], Wrong> {
         let length = self.number(count)?;
         self.take(usize::try_from(length).map_err(|_| CUT)?)
     }
@@ -154,7 +145,7 @@ impl<'i> Machine<'i> {
         FREE + self.bytes.len() / bytes_of_one
     }
 
-    fn push(&mut self, value: Value) -> Result<(), Problem> {
+    fn push(&mut self, value: Value) -> Result<(), Wrong> {
         let most = self.most(BYTES_OF_PLACE);
         if self.stack.len() >= most {
             return Err(format!("more than {most} values wait for their list: {SO_MANY}"));
@@ -163,13 +154,13 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value, Problem> {
+    fn pop(&mut self) -> Result<Value, Wrong> {
         let value = self.top()?;
         self.stack.pop();
         Ok(value)
     }
 
-    fn top(&self) -> Result<Value, Problem> {
+    fn top(&self) -> Result<Value, Wrong> {
         let fence = self.marks.last().copied().unwrap_or(0);
         match self.stack.last() {
             Some(&value) if self.stack.len() > fence => Ok(value),
@@ -178,18 +169,18 @@ impl<'i> Machine<'i> {
     }
 
     /// Where the values after the latest mark begin. Removes the mark.
-    fn mark(&mut self) -> Result<usize, Problem> {
+    fn mark(&mut self) -> Result<usize, Wrong> {
         self.marks.pop().ok_or("takes a mark that is not there".into())
     }
 
     /// Where the latest `count` values begin.
-    fn latest(&self, count: usize) -> Result<usize, Problem> {
+    fn latest(&self, count: usize) -> Result<usize, Wrong> {
         let fence = self.marks.last().copied().unwrap_or(0);
         let start = self.stack.len().checked_sub(count).filter(|&start| start >= fence);
         start.ok_or(EMPTY_STACK.into())
     }
 
-    fn integer(&mut self, number: i128) -> Result<(), Problem> {
+    fn integer(&mut self, number: i128) -> Result<(), Wrong> {
         let value = match (u64::try_from(number), i64::try_from(number)) {
             (Ok(number), _) => Value::Number(number),
             (_, Ok(number)) => Value::Negative(number),
@@ -199,7 +190,7 @@ impl<'i> Machine<'i> {
     }
 
     /// LONG1 and LONG4: an integer with a sign, the lowest byte first.
-    fn long(&mut self, name: &'static str, bytes_of_length: usize) -> Result<(), Problem> {
+    fn long(&mut self, name: &'static str, bytes_of_length: usize) -> Result<(), Wrong> {
         let count = self.number(bytes_of_length)?;
         if count > MOST_INTEGER_BYTES as u64 {
             return Err(format!(
@@ -212,7 +203,7 @@ impl<'i> Machine<'i> {
         self.integer(bytes.fold(sign, |number, &byte| number << 8 | i128::from(byte)))
     }
 
-    fn text(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+    fn text(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8")?;
         let number = match self.numbers.get(text) {
             Some(&known) => known,
@@ -228,7 +219,7 @@ impl<'i> Machine<'i> {
     }
 
     /// Checks that one more list or dictionary is within the bound.
-    fn room(&self) -> Result<(), Problem> {
+    fn room(&self) -> Result<(), Wrong> {
         let most = self.most(BYTES_OF_CONTAINER);
         if self.page.lists.len() + self.page.dictionaries.len() >= most.min(u32::MAX as usize) {
             return Err(format!("more than {most} lists and dictionaries: {SO_MANY}"));
@@ -236,14 +227,14 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn list_from(&mut self, start: usize) -> Result<(), Problem> {
+    fn list_from(&mut self, start: usize) -> Result<(), Wrong> {
         self.room()?;
         let items = self.stack.split_off(start);
         self.page.lists.push(items);
         self.push(Value::List(self.page.lists.len() as u32 - 1))
     }
 
-    fn dictionary_from(&mut self, start: usize) -> Result<(), Problem> {
+    fn dictionary_from(&mut self, start: usize) -> Result<(), Wrong> {
         self.room()?;
         self.page.dictionaries.push(Vec::new());
         let made = Value::Dictionary(self.page.dictionaries.len() as u32 - 1);
@@ -252,7 +243,7 @@ impl<'i> Machine<'i> {
     }
 
     /// Sets the entries from `start` on, each a key and a value.
-    fn set(&mut self, target: Value, start: usize) -> Result<(), Problem> {
+    fn set(&mut self, target: Value, start: usize) -> Result<(), Wrong> {
         let Value::Dictionary(number) = target else {
             return Err("sets an entry of what is no dictionary".into());
         };
@@ -267,13 +258,13 @@ impl<'i> Machine<'i> {
     }
 
     /// The value below `start`, which the values from `start` on are added to.
-    fn below(&self, start: usize) -> Result<Value, Problem> {
+    fn below(&self, start: usize) -> Result<Value, Wrong> {
         let fence = self.marks.last().copied().unwrap_or(0);
         let place = start.checked_sub(1).filter(|&place| place >= fence);
         place.map(|place| self.stack[place]).ok_or(EMPTY_STACK.into())
     }
 
-    fn append(&mut self, start: usize) -> Result<(), Problem> {
+    fn append(&mut self, start: usize) -> Result<(), Wrong> {
         let Value::List(number) = self.below(start)? else {
             return Err("appends to what is no list".into());
         };
@@ -282,12 +273,12 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn set_below(&mut self, start: usize) -> Result<(), Problem> {
+    fn set_below(&mut self, start: usize) -> Result<(), Wrong> {
         let target = self.below(start)?;
         self.set(target, start)
     }
 
-    fn memoize(&mut self, place: u64) -> Result<(), Problem> {
+    fn memoize(&mut self, place: u64) -> Result<(), Wrong> {
         let value = self.top()?;
         let most = self.most(BYTES_OF_PLACE);
         let place = usize::try_from(place).ok().filter(|&place| place < most);
@@ -300,13 +291,13 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn recall(&mut self, place: u64) -> Result<(), Problem> {
+    fn recall(&mut self, place: u64) -> Result<(), Wrong> {
         let found = usize::try_from(place).ok().and_then(|place| *self.memo.get(place)?);
         self.push(found.ok_or_else(|| format!("names place {place} of the memo, where no value is kept"))?)
     }
 
     /// Carries out one opcode; true at the end.
-    fn step(&mut self) -> Result<bool, Problem> {
+    fn step(&mut self) -> Result<bool, Wrong> {
         let code = self.take(1)?[0];
         match code {
             b'.' => {

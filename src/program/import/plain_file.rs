@@ -31,6 +31,15 @@ fn other(kind: FileType) -> &'static str {
     }
 }
 
+/// What is wrong with a file or with what is in it, in words.
+pub type Wrong = String;
+
+impl From<Unreadable> for Wrong {
+    fn from(problem: Unreadable) -> Wrong {
+        problem.to_string()
+    }
+}
+
 /// Why a file cannot be read. The text has neither the file's name nor a line feed.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {

@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::kind::{GZIP, is_named_gzip};
-use super::plain_file::{self, MOST_COMPRESSED, Unreadable};
+use super::plain_file::{self, MOST_COMPRESSED, Unreadable, Wrong};
 
 pub const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 const GIVE: &str = "give a CSV log, its columns Thread,Time,Action,Pointer,Size,Stream";
@@ -34,26 +34,12 @@ pub enum Action {
 pub enum End {
     Whole,
     /// In the middle of a row, as it does if the job was killed: where, and what to do.
-    Cut(LogError),
+    Cut(Wrong),
 }
-
-/// Why a log cannot be read, and what to do about it, in words.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LogError(String);
-
-impl From<Unreadable> for LogError {
-    fn from(problem: Unreadable) -> LogError {
-        LogError(problem.to_string())
-    }
-}
-
-/// What is wrong with a row, in words.
-type Wrong = String;
 
 /// Reads a log, plain or gzipped. `each` gets every row. RMM quotes nothing, and a quotation mark must not join lines; other
 /// programs that write the log again quote fields.
-pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
+pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, Wrong> {
     let file = plain_file::open(path)?;
     // A byte beyond what may come tells that more follows.
     let most = plain_file::most_expanded(file.limit()).saturating_add(1);
@@ -67,7 +53,7 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
     let mut source = BufReader::new(source.take(room));
     let (mut columns, mut clock, mut bytes) = (None, Clock::default(), Vec::new());
     for line in 1.. {
-        let wrong = |problem: Wrong| LogError(format!("line {line}: {problem}"));
+        let wrong = |problem: Wrong| format!("line {line}: {problem}");
         bytes.clear();
         match (&mut source).take(LONGEST_LINE_BYTES + 1).read_until(b'\n', &mut bytes) {
             Ok(length) if length as u64 > LONGEST_LINE_BYTES => {
@@ -120,7 +106,7 @@ pub fn read(path: &Path, each: &mut dyn FnMut(Row)) -> Result<End, LogError> {
             Err(problem) => return Err(wrong(problem)),
         }
     }
-    let empty = || LogError(format!("is empty: expected a first line {COLUMNS}"));
+    let empty = || format!("is empty: expected a first line {COLUMNS}");
     columns.map(|_| End::Whole).ok_or_else(empty)
 }
 

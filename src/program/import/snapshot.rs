@@ -1,14 +1,13 @@
 //! Reads PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of plain values).
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::path::Path;
 use std::rc::Rc;
 
 use journal::format::Frame;
 
 use super::pickle_reader::{Pickle, Value};
-use super::plain_file;
+use super::plain_file::{self, Wrong};
 use crate::analysis::each_once::EachOnce;
 
 /// PyTorch has 16.
@@ -42,6 +41,8 @@ pub struct Event {
     pub size: Option<u64>,
     pub stream: Option<u64>,
     pub time_us: Option<u64>,
+    /// Of a failure: what the device had free.
+    pub device_free: Option<u64>,
     /// PyTorch's pool (`MempoolId_t`); PyTorch before 2.12 tells it of segments alone.
     pub pool_id: Option<(u64, u64)>,
     pub frames: StackNumber,
@@ -81,6 +82,8 @@ pub struct Block {
 
 #[derive(Default)]
 pub struct Settings {
+    /// The value of the job's variable `PYTORCH_CUDA_ALLOC_CONF`; empty if it is not told.
+    pub conf: Rc<str>,
     /// In bytes; `None` for no limit.
     pub max_split_size: Option<u64>,
     /// By size, from 1 MiB on to twice the size each.
@@ -121,20 +124,6 @@ pub struct Stacks {
     /// The frames of each stack, as indices of `all_frames`, innermost first.
     pub stacks: EachOnce<Vec<u32>>,
 }
-
-/// Why a file gives no snapshot, in words.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SnapshotError(String);
-
-impl SnapshotError {
-    fn of(problem: impl Display) -> SnapshotError {
-        SnapshotError(format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))
-    }
-}
-
-/// What is wrong with the values of a pickle, in words.
-type Wrong = String;
 
 /// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
 struct Maker<'p> {
@@ -225,11 +214,11 @@ impl<'p> Maker<'p> {
 
     fn snapshot(&mut self, root: Value) -> Result<Snapshot, Wrong> {
         let mut page = Snapshot::default();
-        let mut traced = false;
+        let mut is_one = false;
         for (name, value) in self.fields("the whole", root)? {
+            is_one |= matches!(name, "device_traces" | "segments");
             match name {
                 "device_traces" => {
-                    traced = true;
                     let devices = self.list(name, value)?.len();
                     if devices > MOST_DEVICES {
                         return Err(format!(
@@ -243,6 +232,9 @@ impl<'p> Maker<'p> {
                     for (name, value) in self.fields(name, value)? {
                         let settings = &mut page.allocator_settings;
                         match (name, value) {
+                            ("PYTORCH_CUDA_ALLOC_CONF", Value::Text(number)) => {
+                                settings.conf = self.pickle.text(number).clone();
+                            }
                             ("max_split_size", Value::Number(bytes)) => settings.max_split_size = Some(bytes),
                             ("roundup_power2_divisions", Value::Dictionary(number)) => {
                                 let divisions = self.pickle.entries(number).iter().take(MOST_DIVISIONS);
@@ -262,7 +254,7 @@ impl<'p> Maker<'p> {
                 _ => {}
             }
         }
-        traced.then_some(page).ok_or("missing field `device_traces`".to_owned())
+        is_one.then_some(page).ok_or("missing field `device_traces`".to_owned())
     }
 
     /// Makes each entry of a list. An error says which of these `what` it was.
@@ -287,7 +279,7 @@ impl<'p> Maker<'p> {
     fn event(&mut self, value: Value) -> Result<Event, Wrong> {
         record!(self, "the event", value, Event {
             action => action, addr => number, size => number, stream => number, time_us => number,
-            pool_id => pool, frames => stack
+            device_free => number, pool_id => pool, frames => stack
         })
     }
 
@@ -384,9 +376,10 @@ impl<'p> Maker<'p> {
 }
 
 /// Reads a snapshot, and the stacks that it names.
-pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
-    let bytes = plain_file::read(path).map_err(|problem| SnapshotError(problem.to_string()))?;
-    let pickle = Pickle::read(&bytes).map_err(SnapshotError::of)?;
+pub fn read(path: &Path) -> Result<(Snapshot, Stacks), Wrong> {
+    let none = |problem| format!("is no memory snapshot of PyTorch: {problem}; {WANTED}");
+    let bytes = plain_file::read(path)?;
+    let pickle = Pickle::read(&bytes).map_err(none)?;
     let size = bytes.len();
     drop(bytes);
     let mut maker = Maker {
@@ -398,6 +391,6 @@ pub fn read(path: &Path) -> Result<(Snapshot, Stacks), SnapshotError> {
         of_dictionaries: HashMap::new(),
         of_contents: HashMap::new(),
     };
-    let page = maker.snapshot(pickle.root).map_err(SnapshotError::of)?;
+    let page = maker.snapshot(pickle.root).map_err(none)?;
     Ok((page, maker.stacks))
 }

@@ -8,6 +8,7 @@ use journal::format::RawRecord;
 use journal::reader::Stacks as StackFile;
 use journal::writer::{About, PastJournal};
 
+use super::plain_file::Wrong;
 use super::snapshot;
 use super::stack_file::{self, Texts};
 use crate::output::{self, Output};
@@ -20,14 +21,16 @@ pub struct Target {
     force: bool,
 }
 
-fn cannot(path: &Path, problem: io::Error) -> io::Error {
-    io::Error::new(problem.kind(), format!("{}: cannot be written: {problem}", shown(path)))
+fn cannot(path: &Path, problem: io::Error) -> Wrong {
+    format!("{}: cannot be written: {problem}", shown(path))
 }
 
 impl Target {
-    pub fn create(path: &Path, force: bool, about: &About) -> io::Result<Target> {
+    pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, Wrong> {
         // Only the name is used: `PastJournal` makes the file itself.
-        let part = output::part(path)?.into_temp_path();
+        let part = output::part(path)
+            .map_err(|problem| problem.to_string())?
+            .into_temp_path();
         std::fs::remove_file(&part).map_err(|problem| cannot(path, problem))?;
         Ok(Target {
             journal: PastJournal::create(&part, about, &[]).map_err(|problem| cannot(path, problem))?,
@@ -37,12 +40,12 @@ impl Target {
         })
     }
 
-    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> io::Result<()> {
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> Result<(), Wrong> {
         let pushed = self.journal.push(time_ns, tid, record);
         pushed.map_err(|problem| cannot(&self.path, problem))
     }
 
-    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> io::Result<u64> {
+    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, Wrong> {
         let events = self.journal.len();
         let fail = |problem: io::Error| cannot(&self.path, problem);
         self.journal.finish(Some((0, end_ns))).map_err(fail)?;

@@ -113,6 +113,10 @@ impl<'a> Answer<'a> {
             "distance": finding.distance,
         });
         if let Some(distance) = finding.distance {
+            let ledger = job.ledger.devices.get(&distance.device);
+            if ledger.is_some_and(|ledger| !job.knows_reserved(ledger)) {
+                page["distance"]["peak_reserved"] = Value::Null;
+            }
             page["distance"]["left"] = json!(distance.room.map(|room| room.saturating_sub(distance.peak)));
         }
         let Some(failure) = &finding.failure else {
@@ -136,6 +140,8 @@ impl<'a> Answer<'a> {
             "allocations_after": scene.went_on,
             "frees_after": scene.freed,
             "largest_cached_block": shortage.largest_cached,
+            // What the device had free, if only PyTorch told it.
+            "device_free": shortage.told.map(|told| told.free),
         });
         page["ledger"] = json!(shortage.parts.map(|parts| {
             // How much of the framework's cache is in use is not known.

@@ -84,7 +84,11 @@ pub fn amount(amount: Amount) -> String {
     }
 }
 
-/// The same as JSON: a number if it is exact, an object for a bound, null if it is not known.
+pub fn size_or_not_known(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "not known".to_owned(), size)
+}
+
+/// An amount as JSON: a number if it is exact, an object for a bound, null if it is not known.
 pub fn amount_json(amount: Amount) -> Value {
     match amount {
         Amount::Exact(bytes) => json!(bytes),

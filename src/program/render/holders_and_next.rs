@@ -72,11 +72,11 @@ fn holders(job: &Job, set: Option<LiveSet>, labels: &Labels, top: usize) -> Hold
         (None, distance) => distance.map(|distance| distance.device),
     };
     let set = sets.into_iter().find(|set| Some(set.device) == device);
-    let from_snapshots = job.has_snapshots();
     let when = match moment {
         Moment::OutOfMemory => "at the failure",
         Moment::End => "at the end",
-        _ if from_snapshots => "at the highest that snapshots show",
+        _ if job.has_snapshots() => "at the highest that snapshots show",
+        _ if job.tells_at_least() => "at the highest that the trace shows",
         _ => "at the peak",
     };
     let at_ns = match (&finding.failure, moment) {
@@ -200,14 +200,7 @@ fn replayed(job: &Job, failure: &Failure, requests: &Requests) -> Option<Replaye
     if trace.fatal != Some(failure.scene.requested) || trace.is_partial() {
         return None;
     }
-    let setup = Setup {
-        settings: Default::default(),
-        device_memory: room,
-        prices: Default::default(),
-        lag_ns: 0,
-        repetitions: 1,
-    };
-    let outcome = play(trace, strategy, &setup)?;
+    let outcome = play(trace, strategy, &Setup::once(Default::default(), room))?;
     Some(Replayed {
         strategy,
         room,

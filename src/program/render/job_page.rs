@@ -51,7 +51,7 @@ pub fn job(page: &mut Page, job: &Job, top: usize) {
         page.heading("Host memory");
     }
     if let Some(pinned) = pinned {
-        classes(page, pinned, "");
+        classes(page, pinned, "", Some(""));
     }
     host.iter().for_each(|line| page.line(format!("  {line}")));
     apis(page, &job.ledger, top);
@@ -187,12 +187,15 @@ fn software(header: &Header) -> Option<String> {
 }
 
 fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
-    let at_least = match job.has_snapshots() {
-        true if is_dumb() => ">= ",
-        true => "\u{2265} ",
-        false => "",
-    };
-    classes(page, ledger, at_least);
+    let sign = if is_dumb() { ">= " } else { "\u{2265} " };
+    let at_least = if job.tells_at_least() { sign } else { "" };
+    let of_reserved = job
+        .knows_reserved(ledger)
+        .then_some(if job.ledger.begins_late { sign } else { "" });
+    classes(page, ledger, at_least, of_reserved);
+    if of_reserved.is_none() {
+        return page.line("  The trace has requests alone: what was obtained from the driver for them is not known");
+    }
     let of = match job.caches() {
         Some(framework) => {
             format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")
@@ -258,17 +261,21 @@ fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
 }
 
 /// A table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
-/// class. `at_least` stands before peaks that may have been higher.
-fn classes(page: &mut Page, ledger: &DeviceLedger, at_least: &str) {
+/// class. `at_least` stands before peaks that may have been higher, `of_reserved` before those of reserved bytes; `None` if these
+/// are not known.
+fn classes(page: &mut Page, ledger: &DeviceLedger, at_least: &str, of_reserved: Option<&str>) {
     let row = |name: String, totals: &Totals| {
         let mut row = vec![name];
         let levels = [
-            (totals.requested, at_least),
-            (totals.allocated, at_least),
-            (totals.reserved, ""),
+            (totals.requested, Some(at_least)),
+            (totals.allocated, Some(at_least)),
+            (totals.reserved, of_reserved),
         ];
         for (level, at_least) in levels {
-            row.extend([size(level.current), format!("{at_least}{}", size(level.peak))]);
+            row.extend(match at_least {
+                Some(at_least) => [size(level.current), format!("{at_least}{}", size(level.peak))],
+                None => ["not known", "not known"].map(str::to_owned),
+            });
         }
         row.extend([count(totals.count), count(totals.live)]);
         row

@@ -166,7 +166,7 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
                 .into()
         }),
     });
-    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && job.cache_owner().is_some() {
+    if matches!(verdict, Verdict::LiveSet | Verdict::Unusable) && (job.cache_owner().is_some() || job.is_imported()) {
         next.extend(without_cache(job, failure, matches!(replayed, Ok(Some(_)))));
     }
     if next.is_empty() && verdict == Verdict::Unusable {
@@ -179,7 +179,7 @@ pub fn steps(job: &Job, finding: &Finding, replayed: &Result<Option<Replayed>, (
 /// nor what was replayed.
 fn without_cache(job: &Job, failure: &Failure, was_tried: bool) -> Vec<Step> {
     let shortage = &failure.shortage;
-    let cached = shortage.parts.map_or(0, |parts| parts.cached);
+    let cached = shortage.known().map_or(0, |parts| parts.cached);
     if failure.knows_cache() && shortage.private > 0 {
         let what = "End graphs or pools that are not needed before this request, or let graphs share a pool \
                     (torch.cuda.graph(pool=...))";
@@ -245,7 +245,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
             vec![have_all_events(job)]
         }
         Verdict::NotEnoughEvidence if job.is_imported() => vec![
-            "An imported trace has no figures of the device. Run the job with vramshim run to have a verdict".to_owned(),
+            "An imported trace does not tell what others held. Run the job with vramshim run to have a verdict".to_owned(),
         ],
         Verdict::NotEnoughEvidence => vec![
             "Let NVML name the processes on the device: vramshim doctor says whether it does. In a container that takes \

@@ -75,10 +75,9 @@ impl Cell {
 
     /// Bytes that can be not known.
     pub fn known(bytes: Option<u64>) -> Cell {
-        match bytes {
-            None => Cell::text("not known"),
-            bytes => Cell::bytes(bytes),
-        }
+        let number = bytes.map(|bytes| bytes as f64);
+        let text = format::size_or_not_known(bytes);
+        Cell { text, number }
     }
 
     pub fn count(count: Option<u64>) -> Cell {

@@ -49,7 +49,12 @@ pub fn text_of(lines: &[Line]) -> String {
 fn sentences(job: &Job) -> Vec<Line> {
     let finding = job.finding();
     let left = |failed: &str| match &finding.distance {
-        Some(left) => distance(failed, left, finding.uncertain, job.is_imported()),
+        Some(left) => distance(
+            failed,
+            left,
+            finding.uncertain || job.ledger.begins_late,
+            job.is_imported(),
+        ),
         None if damaged_parts(job).is_empty() => "No GPU memory was asked for".to_owned(),
         None => "In what is left, no device was used".to_owned(),
     };

@@ -2,11 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::path::Path;
 
-use base::text::shown;
 use foldhash::fast::RandomState;
-use journal::reader::OpenError;
 
 use super::requests::{Action, Doubts, FIRST_PRIVATE, LastUse, Request, Trace, Way};
 use crate::analysis::tensor_records::DEFAULT_POOL;
@@ -197,30 +194,19 @@ impl Gathering {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Unplayed {
+/// Why a trace is not played, in words.
+#[derive(Debug)]
+pub struct Unplayed {
     /// The trace is in order, but `--device` does not fit it.
-    #[error("{0}")]
-    OfDevice(String),
-    #[error("{0}")]
-    Other(String),
-    /// The error names the file.
-    #[error(transparent)]
-    Journal(#[from] OpenError),
+    pub of_device: bool,
+    pub problem: String,
 }
 
-impl Unplayed {
-    pub(super) fn other(problem: impl Display) -> Unplayed {
-        Unplayed::Other(problem.to_string())
-    }
-
-    /// With the name of the file.
-    pub(super) fn of(self, path: &Path) -> Unplayed {
-        let named = |problem| format!("{}: {problem}", shown(path));
-        match self {
-            Unplayed::OfDevice(problem) => Unplayed::OfDevice(named(problem)),
-            Unplayed::Other(problem) => Unplayed::Other(named(problem)),
-            Unplayed::Journal(error) => Unplayed::Journal(error),
+impl<P: Display> From<P> for Unplayed {
+    fn from(problem: P) -> Unplayed {
+        Unplayed {
+            of_device: false,
+            problem: problem.to_string(),
         }
     }
 }
@@ -242,9 +228,10 @@ pub(super) fn choose_device<T>(
     let chosen = wanted.unwrap_or_else(|| most_used().map_or(0, |(&device, _)| device));
     if wanted.is_some() && !devices.contains_key(&chosen) {
         let known = listed(None);
-        return Err(Unplayed::OfDevice(format!(
-            "the {what} tells of no device {chosen}: there is {known}"
-        )));
+        return Err(Unplayed {
+            of_device: true,
+            problem: format!("the {what} tells of no device {chosen}: there is {known}"),
+        });
     }
     if devices.len() > 1 {
         gathering.trace.notes.push(format!(

@@ -28,6 +28,19 @@ pub struct Setup {
     pub repetitions: u64,
 }
 
+impl Setup {
+    /// Played once on a device of so many bytes, by the built-in prices. The GPU is never behind.
+    pub fn once(settings: Settings, device_memory: u64) -> Setup {
+        Setup {
+            settings,
+            device_memory,
+            prices: Prices::default(),
+            lag_ns: 0,
+            repetitions: 1,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub name: &'static str,

@@ -20,11 +20,10 @@ pub(super) fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), Unpla
             }),
             Action::Failure { size, stream } => gathering.fail(size, Way::Tensor(stream)),
         }
-    })
-    .map_err(Unplayed::other)?;
+    })?;
     if let End::Cut(problem) = end {
         if gathering.trace.requests.is_empty() {
-            return Err(Unplayed::other(problem));
+            return Err(problem.into());
         }
         gathering
             .trace

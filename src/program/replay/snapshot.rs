@@ -11,13 +11,13 @@ use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(), Unplayed> {
-    let (page, _) = read(path).map_err(Unplayed::other)?;
+    let (page, _) = read(path)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
     if recorded.is_empty() {
-        return Err(Unplayed::other(
-            "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again",
-        ));
+        return Err(
+            "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it again".into(),
+        );
     }
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = page.events_of(device);
@@ -56,9 +56,8 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         let Some(address) = event.addr else { continue };
         match event.action {
             Action::Alloc => {
-                let size = event.size.ok_or_else(|| {
-                    Unplayed::other(format!("event {index} of device {device} allocates no size: {WANTED}"))
-                })?;
+                let size = (event.size)
+                    .ok_or_else(|| format!("event {index} of device {device} allocates no size: {WANTED}"))?;
                 let way = gathering.tensor(event.stream, pool_of(address, event.pool_id));
                 gathering.allocate(address, size, way);
             }

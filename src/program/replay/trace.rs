@@ -13,6 +13,7 @@ use journal::reader::{Journal, TensorFile};
 use super::gathering::{Gathering, Unplayed, choose_device};
 use super::requests::{Action, LastUse, Request, Trace, Way};
 use super::{rmm_log, snapshot};
+use crate::analysis::job::knows_times;
 use crate::analysis::ledger::is_of_framework;
 use crate::analysis::scene::is_out_of_memory;
 use crate::analysis::tensor_records::{Merged, Tensors};
@@ -22,7 +23,10 @@ impl Trace {
     /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
     /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
-        read(path, device).map_err(|why| why.of(path))
+        read(path, device).map_err(|why| Unplayed {
+            problem: format!("{}: {}", shown(path), why.problem),
+            ..why
+        })
     }
 }
 
@@ -30,7 +34,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
     let mut gathering = Gathering::default();
     // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let kind = match (kind_of(path).map_err(Unplayed::other)?, extension.as_str()) {
+    let kind = match (kind_of(path)?, extension.as_str()) {
         (_, EXTENSION) => Kind::Journal,
         (_, "pickle" | "pkl") => Kind::Snapshot,
         (kind, _) => kind,
@@ -39,23 +43,27 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
         Kind::Journal => journal(path, device, &mut gathering)?,
         Kind::Snapshot => snapshot::gather(path, device, &mut gathering)?,
         Kind::Other => {
-            return Err(Unplayed::other(
-                "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
-            ));
+            return Err(
+                "is of another kind: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)".into(),
+            );
         }
         Kind::Log | Kind::Empty if device.is_some() => {
             let problem = "is a log, which names no devices: leave --device out";
-            return Err(Unplayed::OfDevice(problem.to_owned()));
+            return Err(Unplayed {
+                of_device: true,
+                problem: problem.to_owned(),
+            });
         }
         Kind::Log | Kind::Empty => rmm_log::gather(path, &mut gathering)?,
     }
     let trace = gathering.end();
     if trace.requests.is_empty() {
         let none = "holds no request for linear device memory";
-        return Err(Unplayed::Other(match trace.notes.join("; ") {
+        return Err(match trace.notes.join("; ") {
             notes if notes.is_empty() => format!("{none}: give the trace of a job that allocated some"),
             notes => format!("{none}; {notes}"),
-        }));
+        }
+        .into());
     }
     Ok(trace)
 }
@@ -63,7 +71,7 @@ fn read(path: &Path, device: Option<i16>) -> Result<Trace, Unplayed> {
 /// Collects the requests of a journal. If PyTorch's tensors were recorded beside it, they are the requests, and not the
 /// segments that PyTorch obtained for them.
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(), Unplayed> {
-    let journal = Journal::open(path)?;
+    let journal = Journal::open(path).map_err(|why| why.problem)?;
     let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
         let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
         gathering.trace.notes.push(told);
@@ -88,12 +96,14 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
-    let mut records = Merged::of(&journal, tensors).map_err(Unplayed::other)?;
+    let knows_times = knows_times(journal.header());
+    let mut records = Merged::of(&journal, tensors)?;
     while let Some(record) = records.next() {
-        let record = record.map_err(Unplayed::other)?;
+        let record = record?;
         if is_linear(&record) {
             let gathering = devices.entry(record.device).or_default();
-            gathering.at(record.time_ns);
+            // A log without times has only an order.
+            gathering.at(if knows_times { record.time_ns } else { 0 });
             gather(gathering, &record, tensors, records.pool());
             continue;
         }
@@ -119,15 +129,21 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         }
     }
     let damaged = records.damaged();
-    for (class, whose) in [
-        (Class::Vmm, "such as PyTorch's expandable_segments"),
-        (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
+    for (class, why) in [
+        (
+            Class::Vmm,
+            "PyTorch's expandable_segments obtain it, whose tensors --torch record tells",
+        ),
+        (
+            Class::Async,
+            "the driver does not tell how its pool, as of PyTorch's backend:cudaMallocAsync, places it",
+        ),
     ] {
         if let Some(&requests) = others.get(&class.number()) {
             gathering.trace.doubts.has_others = true;
             gathering.trace.notes.push(format!(
-                "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}), so each \
-                 figure is at least what is needed; of PyTorch, --torch record tells the tensors",
+                "not known: what memory of class {} needs (requests: {requests}). No strategy serves it, and {why}, so it is \
+                 not played, and figures are at least what the job needs",
                 class.name(),
             ));
         }
@@ -227,7 +243,9 @@ fn stream(number: u8) -> Option<u64> {
 /// How the job asked for the memory of a record.
 fn way(record: &Record, number: u8) -> Way {
     match record.api.known() {
-        Some(Api::vramshim_torch_alloc | Api::torch_alloc | Api::rmm_allocate) => Way::Tensor(stream(number)),
+        Some(Api::vramshim_torch_alloc | Api::torch_alloc | Api::torch_before | Api::rmm_allocate) => {
+            Way::Tensor(stream(number))
+        }
         _ => Way::Driver,
     }
 }

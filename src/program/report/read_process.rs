@@ -248,6 +248,7 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         // The framework with a cache of its own, whose segments are what the journal calls allocations.
         "caches": job.caches(),
         // If snapshots tell PyTorch's tensors: what was live is not known before the first, and is then at least what is told.
+        "peaks_are_at_least": job.tells_at_least(),
         "first_snapshot_ns": job.tensors.as_ref().and_then(Tensors::first_snapshot_ns),
         "verdict": verdict,
         "trust": trust,
@@ -380,6 +381,7 @@ fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
         let all = ledger.map_or_else(Default::default, |ledger| ledger.all);
         let peak = curves.and_then(|curves| curves.live.peak()).unwrap_or_default();
         let peak_reserved = curves.and_then(|curves| curves.reserved.peak()).unwrap_or_default();
+        let knows_reserved = ledger.is_none_or(|ledger| job.knows_reserved(ledger));
         json!({
             "ordinal": ordinal,
             "name": match (entry, ordinal) {
@@ -392,12 +394,13 @@ fn devices_of(job: &Job, first: &FirstPass, levels: &[Levels]) -> Value {
             "limit": entry.and_then(|entry| entry.limit),
             // Of live allocations, after rounding.
             "live": steps(|device| &device.live, Some(0)),
-            "reserved": steps(|device| &device.reserved, Some(1)),
+            // Null if it is not known, as of an imported log.
+            "reserved": knows_reserved.then(|| steps(|device| &device.reserved, Some(1))),
             // In use by all processes, whenever it was measured.
             "used": steps(|device| &device.used, None),
             "peak_bytes": peak.bytes,
             "peak_ns": peak.time_ns,
-            "peak_reserved": peak_reserved.bytes,
+            "peak_reserved": knows_reserved.then_some(peak_reserved.bytes),
             "peak_reserved_ns": peak_reserved.time_ns,
             "live_at_end": all.allocated.current,
             // For lack of memory, as in the process's list.

@@ -9,13 +9,7 @@ pub fn played(trace: &Trace, device: i16) -> Option<Replay> {
     if trace.not_known("torch").is_some() {
         return None;
     }
-    let setup = Setup {
-        settings: trace.settings(),
-        device_memory: trace.device_memory?,
-        prices: Default::default(),
-        lag_ns: 0,
-        repetitions: 1,
-    };
+    let setup = Setup::once(trace.settings(), trace.device_memory?);
     let played = |name| {
         let outcome = play(trace, name, &setup);
         Played {

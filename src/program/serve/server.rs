@@ -55,14 +55,6 @@ pub struct Server {
     pub token: Option<TokenFile>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    #[error("cannot listen at {0}: {1}")]
-    Listen(Address, io::Error),
-    #[error("cannot serve at {0}: {1}")]
-    Serve(Address, io::Error),
-}
-
 type Answer = Response<Full<Bytes>>;
 
 impl Server {
@@ -109,11 +101,11 @@ fn with(mut answer: Answer, name: HeaderName, value: &'static str) -> Answer {
 }
 
 /// Listens until `end` says that a signal came. Calls `ready` with the address once requests are answered.
-pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Address)) -> Result<(), ServeError> {
+pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Address)) -> Result<(), String> {
     // `main` gives SIGPIPE its default action. A client that hangs up must not end this program. SAFETY: no other thread
     // runs yet, and to ignore a signal needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let unserved = |problem| ServeError::Serve(address.clone(), problem);
+    let unserved = |problem: io::Error| format!("cannot serve at {address}: {problem}");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(THREADS)
         .enable_all()
@@ -123,7 +115,7 @@ pub fn serve(server: Server, address: &Address, end: End, ready: impl FnOnce(&Ad
         let _runtime = runtime.enter();
         bind(address)
     };
-    let (listener, bound) = bound.map_err(|error| ServeError::Listen(address.clone(), error))?;
+    let (listener, bound) = bound.map_err(|problem| format!("cannot listen at {address}: {problem}"))?;
     let _removed = match address {
         Address::Unix(path) => Some(Removed(path.clone())),
         Address::Tcp(_) => None,

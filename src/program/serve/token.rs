@@ -13,29 +13,6 @@ use sha2::{Digest, Sha256};
 
 use crate::say::say;
 
-#[derive(Debug, thiserror::Error)]
-#[error("--token-file {}: {problem}", shown(.path))]
-pub struct TokenError {
-    path: PathBuf,
-    problem: Problem,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum Problem {
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    #[error("no plain file")]
-    NoFile,
-    #[error("it belongs to another user")]
-    OtherUser,
-    #[error("others may read or write it; chmod 600 the file")]
-    Open,
-    #[error("a token has {SHORTEST} to {LONGEST} characters; openssl rand -hex 32 makes one")]
-    Length,
-    #[error("a token has ASCII characters without spaces")]
-    Characters,
-}
-
 const SHORTEST: usize = 16;
 const LONGEST: u64 = 4096;
 
@@ -52,7 +29,7 @@ struct Latest {
 }
 
 impl TokenFile {
-    pub fn read(path: &Path) -> Result<TokenFile, TokenError> {
+    pub fn read(path: &Path) -> Result<TokenFile, String> {
         let token = Token::read(path)?;
         Ok(TokenFile {
             path: path.to_owned(),
@@ -81,35 +58,35 @@ struct Token([u8; 32]);
 
 impl Token {
     /// Reads the token from a file, which its owner alone may read or write. White space at the ends does not count.
-    fn read(path: &Path) -> Result<Token, TokenError> {
-        Token::read_from(path).map_err(|problem| TokenError {
-            path: path.to_owned(),
-            problem,
-        })
+    fn read(path: &Path) -> Result<Token, String> {
+        Token::read_from(path).map_err(|problem| format!("--token-file {}: {problem}", shown(path)))
     }
 
-    fn read_from(path: &Path) -> Result<Token, Problem> {
-        let file = plain::open(path)?.ok_or(Problem::NoFile)?;
-        let metadata = file.metadata()?;
+    fn read_from(path: &Path) -> Result<Token, String> {
+        let unread = |problem: io::Error| format!("cannot be read: {problem}");
+        let file = plain::open(path).map_err(unread)?.ok_or("no plain file")?;
+        let metadata = file.metadata().map_err(unread)?;
         // SAFETY: getegid has no preconditions.
         let (user, group) = (effective_user(), unsafe { libc::getegid() });
         if ![0, user].contains(&metadata.uid()) {
-            return Err(Problem::OtherUser);
+            return Err("it belongs to another user".to_owned());
         }
         // Kubernetes mounts a secret so for a process that is not root: it is root's, and the group of the process reads it.
         let is_of_group = user != 0 && metadata.uid() == 0 && metadata.gid() == group;
         let forbidden = if is_of_group { 0o037 } else { 0o077 };
         if metadata.mode() & forbidden != 0 {
-            return Err(Problem::Open);
+            return Err("others may read or write it; chmod 600 the file".to_owned());
         }
         let mut text = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut text)?;
+        file.take(LONGEST + 1).read_to_end(&mut text).map_err(unread)?;
         let token = text.trim_ascii();
         if text.len() as u64 > LONGEST || token.len() < SHORTEST {
-            return Err(Problem::Length);
+            return Err(format!(
+                "a token has {SHORTEST} to {LONGEST} characters; openssl rand -hex 32 makes one"
+            ));
         }
         if !token.iter().all(u8::is_ascii_graphic) {
-            return Err(Problem::Characters);
+            return Err("a token has ASCII characters without spaces".to_owned());
         }
         Ok(Token(Sha256::digest(token).into()))
     }

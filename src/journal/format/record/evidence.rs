@@ -75,6 +75,8 @@ pub struct FrameworkRequest {
     pub requested: Option<u64>,
     /// Whether it gives memory back and asks again; `None` if it is not known.
     pub asks_again: Option<bool>,
+    /// The free bytes of the device that it told, as PyTorch's own record does; `None` if it told none.
+    pub free: Option<u64>,
 }
 
 numbered! {

@@ -100,8 +100,11 @@ fn samples() -> Vec<(Api, i16, Event, &'static str)> {
         Policy 2 Surge(SurgeShare { grown: 4096, over_ns: 1000, asked: 77, place: 2 })
             => "0807060504030201020000000000000000100000000000004d00000000000000e80300000000000014131211000000009001020013000000"
         Policy 2 Event::FrameworkRequest(FrameworkRequest {
-            requested: Some(4096), asks_again: Some(true) })
+            requested: Some(4096), asks_again: Some(true), free: None })
             => "0807060504030201000000000000000000100000000000000000000000000000000000000000000014131211000000009001020016000700"
+        torch_alloc 2 Event::FrameworkRequest(FrameworkRequest {
+            requested: Some(4096), asks_again: None, free: Some(77) })
+            => "0807060504030201000000000000000000100000000000004d00000000000000000000000000000014131211000000004001020016000900"
         Policy 2 ContextCreated { context: BLOCK, bytes: 4096, measure: ContextMeasure::MemInfo }
             => "080706050403020100705634127f000000100000000000000000000000000000000000000000000014131211000000009001020017020000"
     }

@@ -407,6 +407,7 @@ impl Engine {
                 // What its cache asks for is no tensor's request.
                 requested: of_tensor.then_some(requested),
                 asks_again: if of_tensor { Some(false) } else { asks_again },
+                free: None,
             };
             self.state.records.note(device, Event::FrameworkRequest(request));
         }

@@ -66,18 +66,15 @@ struct FailedTensor {
 
 const SAME_FAILURE_US: u64 = 1_000_000;
 
-/// Whether PyTorch's failure and the driver's, by device and time in microseconds since 1970, are one.
-fn is_same_failure((on, at_us): (i16, u64), (device, time_us): (i16, u64)) -> bool {
-    on == device && at_us.abs_diff(time_us) <= SAME_FAILURE_US
-}
-
-/// The failures that can be the same as the one `at`. They are sorted by `place`: device and time.
+/// PyTorch's failures, or the driver's, that can be the same as the one `at`. They are sorted by `place`: device, and time in
+/// microseconds since 1970.
 fn same_failures<T>(failures: &[T], place: impl Fn(&T) -> (i16, u64), at: (i16, u64)) -> impl Iterator<Item = &T> {
     let from = (at.0, at.1.saturating_sub(SAME_FAILURE_US));
+    let until = (at.0, at.1.saturating_add(SAME_FAILURE_US));
     let first = failures.partition_point(|failed| place(failed) < from);
     failures[first..]
         .iter()
-        .take_while(move |failed| is_same_failure(place(failed), at))
+        .take_while(move |failed| place(failed) <= until)
 }
 
 /// Whether an allocation is of memory at an address, as a segment of PyTorch is, and not of addresses or objects alone.
@@ -285,11 +282,16 @@ impl Tensors {
             Event::AllocFailed { requested, .. } if record.api.number() != Api::cuMemCreate.number() => requested,
             _ => u64::MAX,
         };
-        let at = (record.device, self.unix_us(record));
-        // Failures may follow each other: the nearest is meant.
+        let behind_us = self.behind_ns.unsigned_abs() / 1000;
+        self.told_of((record.device, self.unix_us(record).saturating_sub(behind_us)), most)
+    }
+
+    /// What PyTorch told of a call of the driver's that failed at a place and time by PyTorch's clock: the first failure, of a
+    /// tensor of at most so many bytes, that it told afterwards. It tells soon; if it told none, the last before is meant.
+    fn told_of(&self, at: (i16, u64), most: u64) -> Option<&FailedTensor> {
         same_failures(&self.failures, |failed| failed.at, at)
             .filter(|failed| failed.size <= most)
-            .min_by_key(|failed| failed.at.1.abs_diff(at.1))
+            .min_by_key(|failed| (failed.at.1 < at.1, failed.at.1.abs_diff(at.1)))
     }
 
     /// Whether a call of the driver failed when PyTorch told of a failure.
@@ -354,9 +356,7 @@ impl Tensors {
                 Event::AllocFailed { result, .. } if is_out_of_memory(result) => {
                     let failed = (record.device, self.unix_us(&record));
                     self.failed.push(failed);
-                    let next = self.failures.partition_point(|told| told.at < failed);
-                    let told = self.failures.get(next).filter(|_| self.snapshots);
-                    let told = told.filter(|told| is_same_failure(told.at, failed));
+                    let told = self.told_of(failed, u64::MAX).filter(|_| self.snapshots);
                     if let Some(shown_us) = told.and_then(|told| told.shown_us) {
                         // It shows what lived at the last failure, and at those before it since PyTorch obtained something.
                         let just_before = record.time_ns.saturating_sub(1);

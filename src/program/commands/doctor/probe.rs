@@ -3,7 +3,6 @@
 //!
 //! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
-use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{self, Listed};
-use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of};
+use crate::driver::{Access, Failed, Library, Location, Properties, call, checked, file_of, mapped_files};
 use crate::failure::Failure;
 
 /// The hidden subcommand that the child runs.
@@ -153,12 +152,9 @@ fn ask_library(library: &Library, known: &mut Driver) {
 
 /// The driver files that this process has mapped, except the one at `path`.
 fn drivers_but(path: Option<&str>) -> Vec<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
     let real = path.and_then(|path| std::fs::canonicalize(path).ok());
-    let is_other = |file: &&str| file.contains("/libcuda.so") && real.as_deref() != Some(Path::new(file));
-    let others: BTreeSet<&str> = files.filter(is_other).collect();
-    others.into_iter().map(str::to_owned).collect()
+    let is_other = |file: &String| file.contains("/libcuda.so") && real.as_deref() != Some(Path::new(file));
+    mapped_files("self").into_iter().filter(is_other).collect()
 }
 
 /// The driver behind the layer that answers for it, if one does.

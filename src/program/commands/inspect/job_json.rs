@@ -133,7 +133,9 @@ fn describe(Study { job, labels, .. }: &Study) -> Value {
         "ended": ended,
         "start_time": of_clock(json!(format::time(header.wall_start_ns))),
         "start_time_ns": of_clock(json!(header.wall_start_ns)),
-        "duration_ns": job.duration_ns,
+        "duration_ns": of_clock(json!(job.duration_ns)),
+        // More may have been live than the records tell: between PyTorch's snapshots, or before an imported trace begins.
+        "peaks_are_at_least": job.tells_at_least(),
         "path": job.path.to_string_lossy(),
         "events": ledger.events,
         "events_lost": header.knows_lost().then_some(job.lost),
@@ -188,7 +190,7 @@ fn devices(job: &Job) -> Value {
         .into_iter()
         .map(|(ordinal, entry, ledger)| {
             let ledger = ledger.unwrap_or(&empty);
-            let free = ledger.free();
+            let (free, knows_reserved) = (ledger.free(), job.knows_reserved(ledger));
             let about = json!({
                 "device": ordinal,
                 "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
@@ -196,16 +198,21 @@ fn devices(job: &Job) -> Value {
                 "total_memory": entry.map(|entry| entry.total_memory),
                 "limit": entry.and_then(|entry| entry.limit),
                 "utilisation": ledger.all.utilisation(),
-                "fragmentation": free.fragmentation(),
-                "free_inside": free.bytes,
-                "largest_free_block": free.largest,
-                "segments": {
+                "fragmentation": knows_reserved.then(|| free.fragmentation()),
+                "free_inside": knows_reserved.then_some(free.bytes),
+                "largest_free_block": knows_reserved.then_some(free.largest),
+                "segments": knows_reserved.then(|| json!({
                     "current": ledger.space.segments(),
                     "obtained": ledger.segments_obtained,
                     "returned": ledger.segments_returned,
-                },
+                })),
             });
             let mut device = figures(ledger, about);
+            if !knows_reserved {
+                let classes = device["classes"].as_array_mut().into_iter().flatten();
+                classes.for_each(|class| class["reserved"] = Value::Null);
+                device["reserved"] = Value::Null;
+            }
             if ledger.reclaims != Reclaims::default() {
                 device["reclaims"] = json!(ledger.reclaims);
             }

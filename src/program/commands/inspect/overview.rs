@@ -16,6 +16,8 @@ pub fn show(page: &mut Page, jobs: &[&Job]) {
             let ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
             size(ledgers.map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add))
         };
+        let mut ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
+        let knows_reserved = ledgers.all(|ledger| job.knows_reserved(ledger));
         rows.push(vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
@@ -27,9 +29,15 @@ pub fn show(page: &mut Page, jobs: &[&Job]) {
             },
             format::job_ended(job),
             format::started(job),
-            duration(job.duration_ns),
+            match job.knows_times() {
+                true => duration(job.duration_ns),
+                false => "-".to_owned(),
+            },
             sum(|all| all.allocated.peak),
-            sum(|all| all.reserved.peak),
+            match knows_reserved {
+                true => sum(|all| all.reserved.peak),
+                false => "not known".to_owned(),
+            },
             sum(|all| all.allocated.current),
             count(job.ledger.failed_calls()),
             format::events_lost(job),

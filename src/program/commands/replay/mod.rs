@@ -16,7 +16,7 @@ use crate::import::plain_file;
 use crate::journals::{named, only};
 use crate::number::{at_least, number, size, time_ns};
 use crate::render::{format, progress};
-use crate::replay::{self, Outcome, Setup, Trace, Unplayed, play, smallest_device};
+use crate::replay::{self, Outcome, Setup, Trace, play, smallest_device};
 
 /// The result of a strategy, and the smallest device on which the strategy serves all requests.
 struct Row {
@@ -122,9 +122,9 @@ impl Replay {
         let names = self.names()?;
         let path = only(&named(self.trace.as_slice(), true)?[0])?;
         let reading = progress::reading_files([&path], &shown(&path));
-        let mut trace = Trace::load(&path, self.device).map_err(|problem| match problem {
-            Unplayed::OfDevice(_) => Failure::refused(problem),
-            _ => Failure::failed(problem),
+        let mut trace = Trace::load(&path, self.device).map_err(|why| match why.of_device {
+            true => Failure::refused(why.problem),
+            false => Failure::failed(why.problem),
         })?;
         drop(reading);
         let mut settings = trace.settings();

@@ -72,8 +72,8 @@ pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
             let (what, oldest) = (printable(&holder.what, 200), duration(holder.oldest_ns));
             vec![size(holder.bytes), count(holder.count), what, oldest]
         });
-        // A snapshot shows a tensor later than it came.
-        let oldest = match answer.job.has_snapshots() {
+        // A snapshot shows a tensor later than it came, and so does the begin of a trace.
+        let oldest = match answer.job.tells_at_least() {
             true => "oldest by",
             false => "oldest from",
         };

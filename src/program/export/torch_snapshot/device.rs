@@ -14,10 +14,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use base::api::Class;
-use journal::format::{Allocation, Event, Record};
+use journal::format::{Event, Record};
 
-use crate::analysis::device_ledger::NameSpace;
-use crate::analysis::ledger::Ledger;
+use crate::analysis::device_ledger::{Live, NameSpace};
+use crate::analysis::ledger::{Key, Ledger, key_of};
 
 /// Addresses from here on are made up.
 const MADE_UP: u64 = 1 << 52;
@@ -60,8 +60,8 @@ pub struct Segment {
     pub size: u64,
     pub expandable: bool,
     pub stack: u32,
-    /// The allocation that it exists for alone (`Placed::id`); 0 if it is a policy's.
-    owner: u64,
+    /// The allocation that it exists for alone; `None` if it is a policy's.
+    owner: Option<Key>,
 }
 
 impl Segment {
@@ -80,8 +80,7 @@ pub struct Block {
     pub requested: u64,
     pub stream: u64,
     pub stack: u32,
-    /// `Placed::id`
-    owner: u64,
+    owner: Option<Key>,
 }
 
 impl Block {
@@ -90,30 +89,17 @@ impl Block {
     }
 }
 
-/// Where an allocation is.
-#[derive(Clone, Debug)]
-struct Placed {
-    /// A number that no other allocation has.
-    id: u64,
-    /// First addresses of its blocks.
-    blocks: Vec<u64>,
-    /// The address of the segment that exists for it alone.
-    own_segment: Option<u64>,
-    allocation: Allocation,
-    stack: u32,
-}
-
 pub struct Device {
-    number: i16,
+    pub number: i16,
     /// Whether segments may be given back in parts, and blocks may cross their ends.
     expandable: bool,
     pub segments: BTreeMap<u64, Segment>,
     pub blocks: BTreeMap<u64, Block>,
-    live: HashMap<(NameSpace, u64), Placed>,
-    /// The ledger of the same records, which knows where blocks in stitches lie.
-    pub ledger: Ledger,
+    /// The first addresses of the blocks of each live allocation, and of the segment that exists for it alone.
+    places: HashMap<Key, Vec<u64>>,
+    /// The ledger of the same records, which knows what is live, and where blocks in stitches lie.
+    ledger: Ledger,
     next_made_up: u64,
-    next_id: u64,
     /// Free bytes as last measured.
     free: Option<u64>,
     /// The entries of the trace that the latest record gave.
@@ -129,16 +115,8 @@ fn stream(number: u8) -> u64 {
 }
 
 /// The bytes of a segment that exists for an allocation alone.
-fn own_size(one: &Allocation) -> u64 {
-    one.reserved.unwrap_or(0).max(one.allocated)
-}
-
-fn counts(allocation: &Allocation) -> bool {
-    allocation.class.known().is_some_and(Class::is_device_memory)
-}
-
-fn key(allocation: &Allocation) -> (NameSpace, u64) {
-    (NameSpace::of(allocation.class.number()), allocation.address)
+fn own_size(one: &Live) -> u64 {
+    one.reserved.max(one.allocated)
 }
 
 impl Device {
@@ -148,11 +126,10 @@ impl Device {
             expandable,
             segments: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            live: HashMap::new(),
+            places: HashMap::new(),
             ledger: Ledger::default(),
             // Each device has its own.
             next_made_up: MADE_UP + number.max(0) as u64 * LARGEST_DEVICE,
-            next_id: 1,
             free: None,
             entries: Vec::new(),
         }
@@ -164,18 +141,19 @@ impl Device {
         }
         let failed = self.ledger.scenes.out_of_memory;
         self.ledger.apply(record);
+        if let Some(gone) = self.ledger.gone().copied() {
+            self.remove(key_of(&gone));
+        }
         match record.event {
-            Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack),
-            Event::Free { allocation, .. } if counts(&allocation) => {
-                if let Some(placed) = self.live.remove(&key(&allocation)) {
-                    self.remove(&placed);
-                }
+            Event::Alloc(one) => {
+                let live = self.ledger.at(&one).filter(|live| self.shows(live)).copied();
+                live.iter().for_each(|one| self.allocated(one));
             }
             Event::SegmentAlloc {
                 address,
                 size,
                 again: false,
-            } => self.add_segment(address, size, record.stack, 0),
+            } => self.add_segment(address, size, record.stack, None),
             Event::SegmentFree {
                 address,
                 size,
@@ -197,45 +175,38 @@ impl Device {
         }
     }
 
-    fn allocated(&mut self, one: Allocation, stack: u32) {
-        if let Some(stale) = self.live.remove(&key(&one)) {
-            self.remove(&stale);
-        }
-        let mut placed = Placed {
-            id: self.next_id,
-            blocks: Vec::new(),
-            own_segment: None,
-            allocation: one,
-            stack,
-        };
-        self.next_id += 1;
-        match NameSpace::of(one.class.number()) {
+    /// Whether an allocation is memory of this device.
+    fn shows(&self, live: &Live) -> bool {
+        live.device == self.number && live.counts()
+    }
+
+    fn allocated(&mut self, one: &Live) {
+        match NameSpace::of(one.class) {
             // Where it is mapped, or at the end.
             NameSpace::Physical => {}
             NameSpace::Object => {
-                if let Some(address) = self.made_up(own_size(&one)) {
-                    self.place_alone(&mut placed, address);
+                if let Some(address) = self.made_up(own_size(one)) {
+                    self.place_alone(one, address);
                 }
             }
             _ => {
-                let places = self.inside(&one);
+                let places = self.inside(one);
                 if places.is_empty() {
-                    self.place_alone(&mut placed, one.address);
+                    self.place_alone(one, one.address);
                 }
-                let mut left = one.requested.min(one.allocated);
+                let mut left = one.size.min(one.allocated);
                 for (address, size) in places {
                     let requested = left.min(size);
                     left -= requested;
-                    self.add_block(&mut placed, address, size, requested);
+                    self.add_block(one, address, size, requested);
                 }
             }
         }
-        self.live.insert(key(&one), placed);
     }
 
     /// Where in segments an allocation of a policy lies; empty if not all of its bytes lie in segments.
-    fn inside(&self, one: &Allocation) -> Vec<(u64, u64)> {
-        let ledger = self.ledger.devices.get(&self.number).filter(|_| one.reserved.is_none());
+    fn inside(&self, one: &Live) -> Vec<(u64, u64)> {
+        let ledger = self.ledger.devices.get(&self.number).filter(|_| one.reserved == 0);
         let places = ledger.map_or(Vec::new(), |ledger| ledger.places(one.address, one.allocated));
         let is_covered = places.iter().all(|&(start, length)| self.covered(start, length));
         if is_covered { places } else { Vec::new() }
@@ -267,18 +238,17 @@ impl Device {
     }
 
     /// Gives an allocation a segment of its own.
-    fn place_alone(&mut self, placed: &mut Placed, address: u64) {
-        let one = placed.allocation;
-        let size = own_size(&one);
+    fn place_alone(&mut self, one: &Live, address: u64) {
+        let size = own_size(one);
         if size == 0 || address.checked_add(size).is_none_or(|end| end > LAST_ADDRESS) {
             return;
         }
-        self.add_segment(address, size, placed.stack, placed.id);
-        placed.own_segment = Some(address);
-        self.add_block(placed, address, one.allocated, one.requested.min(one.allocated));
+        self.add_segment(address, size, one.stack, Some(key_of(one)));
+        self.places.insert(key_of(one), vec![address]);
+        self.add_block(one, address, one.allocated, one.size.min(one.allocated));
     }
 
-    fn add_block(&mut self, placed: &mut Placed, address: u64, size: u64, requested: u64) {
+    fn add_block(&mut self, one: &Live, address: u64, size: u64, requested: u64) {
         if size == 0 {
             return;
         }
@@ -286,12 +256,12 @@ impl Device {
         let block = Block {
             size,
             requested,
-            stream: stream(placed.allocation.stream),
-            stack: placed.stack,
-            owner: placed.id,
+            stream: stream(one.stream),
+            stack: one.stack,
+            owner: Some(key_of(one)),
         };
         self.blocks.insert(address, block);
-        placed.blocks.push(address);
+        self.places.entry(key_of(one)).or_default().push(address);
         self.entries.push(block.entry("alloc", address));
     }
 
@@ -312,30 +282,34 @@ impl Device {
         }
     }
 
-    fn remove(&mut self, placed: &Placed) {
-        for &address in &placed.blocks {
-            if self.blocks.get(&address).is_some_and(|block| block.owner == placed.id) {
+    /// An allocation is gone, with the segment that existed for it alone.
+    fn remove(&mut self, key: Key) {
+        let places = self.places.remove(&key).unwrap_or_default();
+        for &address in &places {
+            if self.blocks.get(&address).is_some_and(|block| block.owner == Some(key)) {
                 self.remove_block(address);
             }
         }
-        if let Some(address) = placed.own_segment.filter(|_| self.has_segment(placed)) {
-            self.remove_segment(address, own_size(&placed.allocation));
+        for address in places {
+            if let Some(own) = self.segments.get(&address).filter(|own| own.owner == Some(key)) {
+                self.remove_segment(address, own.size);
+            }
         }
     }
 
     /// Whether the segment of an allocation is still there.
-    fn has_segment(&self, placed: &Placed) -> bool {
-        let own = placed.own_segment.and_then(|address| self.segments.get(&address));
-        own.is_some_and(|segment| segment.owner == placed.id)
+    fn has_segment(&self, key: Key) -> bool {
+        let mut places = self.places.get(&key).into_iter().flatten();
+        places.any(|address| self.segments.get(address).is_some_and(|own| own.owner == Some(key)))
     }
 
-    fn add_segment(&mut self, address: u64, size: u64, stack: u32, owner: u64) {
+    fn add_segment(&mut self, address: u64, size: u64, stack: u32, owner: Option<Key>) {
         if size == 0 || address.checked_add(size).is_none() {
             return;
         }
         // What is there was given back without a record.
         self.remove_segment(address, size);
-        let expandable = self.expandable && owner == 0;
+        let expandable = self.expandable && owner.is_none();
         let segment = Segment {
             size,
             expandable,
@@ -379,42 +353,38 @@ impl Device {
     /// Physical memory is where it was mapped first, or last if other memory is mapped there now.
     fn mapped(&mut self, address: u64, size: u64, handle: u64) {
         let key = (NameSpace::Physical, handle);
-        let Some(mut placed) = self.live.remove(&key) else {
-            return;
-        };
-        if !self.has_segment(&placed) && placed.allocation.reserved.unwrap_or(0) <= size {
-            placed.blocks.clear();
-            placed.own_segment = None;
-            self.place_alone(&mut placed, address);
+        let live = self.ledger.of_key(key).filter(|live| self.shows(live)).copied();
+        if let Some(one) = live.filter(|one| !self.has_segment(key) && one.reserved <= size) {
+            self.places.remove(&key);
+            self.place_alone(&one, address);
         }
-        self.live.insert(key, placed);
     }
 
     /// Adds what has no address yet: physical memory that is not mapped, and what the driver's pools hold beyond live
     /// allocations. These have no entries in the trace: MemoryViz shows them from the start.
     pub fn finish(&mut self) {
-        let physical = self.live.iter().filter(|((space, _), _)| *space == NameSpace::Physical);
-        let unplaced = physical.filter(|(_, placed)| !self.has_segment(placed));
-        let mut unplaced: Vec<Placed> = unplaced.map(|(_, placed)| placed.clone()).collect();
-        unplaced.sort_by_key(|placed| placed.allocation.address);
-        for placed in unplaced {
-            let one = placed.allocation;
-            self.add_hidden(one.reserved.unwrap_or(0), one.allocated, one.requested, placed.stack);
+        let live: Vec<Live> = self
+            .ledger
+            .take_live()
+            .into_iter()
+            .filter(|one| self.shows(one))
+            .collect();
+        let physical = live
+            .iter()
+            .filter(|one| NameSpace::of(one.class) == NameSpace::Physical);
+        let mut unplaced: Vec<&Live> = physical.filter(|one| !self.has_segment(key_of(one))).collect();
+        unplaced.sort_by_key(|one| one.address);
+        for one in unplaced {
+            self.add_hidden(one.reserved, one.allocated, one.size, one.stack);
         }
         for class in [Class::Async, Class::Graph] {
             let Some(ledger) = self.ledger.devices.get(&self.number) else {
                 return;
             };
             let totals = ledger.classes.get(&class.number()).copied().unwrap_or_default();
-            let placed = self
-                .live
-                .values()
-                .filter(|placed| placed.allocation.class == class.into());
-            let (mut reserved, mut allocated) = (0u64, 0u64);
-            for placed in placed {
-                reserved = reserved.saturating_add(own_size(&placed.allocation));
-                allocated = allocated.saturating_add(placed.allocation.allocated);
-            }
+            let of_class = || live.iter().filter(|one| one.class == class.number());
+            let reserved = of_class().map(own_size).fold(0, u64::saturating_add);
+            let allocated = of_class().map(|one| one.allocated).fold(0, u64::saturating_add);
             // Launched graphs use bytes that belong to no allocation.
             let used = totals.allocated.current.saturating_sub(allocated);
             let rest = totals.reserved.current.saturating_sub(reserved).max(used);
@@ -434,7 +404,7 @@ impl Device {
             size,
             expandable: false,
             stack,
-            owner: 0,
+            owner: None,
         };
         self.segments.insert(address, segment);
         if allocated > 0 {
@@ -443,7 +413,7 @@ impl Device {
                 requested: requested.min(allocated),
                 stream: 0,
                 stack,
-                owner: 0,
+                owner: None,
             };
             self.blocks.insert(address, block);
         }

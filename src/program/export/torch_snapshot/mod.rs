@@ -67,14 +67,15 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Wri
     let expandable = process.has_expandable_segments();
     let mut devices = BTreeSet::new();
     let mut annotations = Vec::new();
-    let mut first: Option<(i16, Trace)> = None;
+    let mut first: Option<Trace> = None;
     process.each(|count, record| {
         if count >= cut {
             return Ok(());
         }
         if record.device >= 0 {
-            let new = || (record.device, Trace::new(record.device, expandable));
-            first.get_or_insert_with(new).1.add(record);
+            first
+                .get_or_insert_with(|| Trace::new(record.device, expandable))
+                .add(record);
         }
         match record.event {
             Event::Mark { text, kind } if annotations.len() < MOST_ANNOTATIONS => {
@@ -103,8 +104,8 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Wri
             if !devices.contains(&number) {
                 return Ok(());
             }
-            let trace = match first.take_if(|(device, _)| *device == number) {
-                Some((_, trace)) => trace,
+            let trace = match first.take_if(|trace| trace.device.number == number) {
+                Some(trace) => trace,
                 None => {
                     let mut trace = Trace::new(number, expandable);
                     process.each(|count, record| {
@@ -126,14 +127,14 @@ pub fn write(process: &Process, cut: Cut, out: &mut dyn Write) -> io::Result<Wri
             last.into_iter()
                 .try_for_each(|(time_ns, entry)| writer.entry(list, time_ns, entry))?;
             device.finish();
-            ended.push((number, device));
+            ended.push(device);
             Ok(())
         })
     })?;
     pickle.entry("segments", |pickle| {
         pickle.list(|list| {
             let mut each = ended.iter();
-            each.try_for_each(|(number, device)| writer.segments(list, *number, device))
+            each.try_for_each(|device| writer.segments(list, device))
         })
     })?;
     pickle.entry("allocator_settings", |pickle| settings(pickle, process, expandable))?;
@@ -201,7 +202,7 @@ impl Writer<'_> {
         })
     }
 
-    fn segments(&mut self, list: &mut List, number: i16, device: &Device) -> io::Result<()> {
+    fn segments(&mut self, list: &mut List, device: &Device) -> io::Result<()> {
         for (address, segment) in device.joined() {
             let end = address.saturating_add(segment.size);
             let blocks = || device.blocks.range(address..end);
@@ -209,7 +210,7 @@ impl Writer<'_> {
                 |figure: fn(&Block) -> u64| blocks().fold(0u64, |sum, (_, block)| sum.saturating_add(figure(block)));
             let allocated = sum(|block| block.size);
             list.dictionary(|pickle| {
-                pickle.number_at("device", number as u64)?;
+                pickle.number_at("device", device.number as u64)?;
                 pickle.number_at("address", address)?;
                 pickle.number_at("total_size", segment.size)?;
                 pickle.number_at("allocated_size", allocated)?;

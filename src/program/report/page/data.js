@@ -34,12 +34,14 @@ function levelAt(line, time) {
 
 /** "at least" or another `word` before a size, except where it is exact: between two of PyTorch's snapshots more may be live. */
 const bound = (device, time = null, word = "at least") =>
-    device?.snapshots && !device.snapshots.has(time) ? `${word} ` : "";
+    (device?.snapshots ? !device.snapshots.has(time) : time === null && device?.at_least) ? `${word} ` : "";
 
 /** What was live at a time, in words: before PyTorch's first snapshot nothing tells what is used inside its cache. */
 const liveText = (device, time) =>
     time < device.live_from ? "not known" : bound(device, time) + size(levelAt(device.live, time));
 const peakText = (device) => bound(device) + size(device.peak_bytes);
+/** What was obtained from the driver; an imported log does not tell. */
+const reservedText = (device, bytes) => (device.knows_reserved ? size(bytes) : "not known");
 
 /**
  * What a drawing of `width` columns shows of a curve: the lowest and the highest level in each column. A column without
@@ -126,11 +128,14 @@ function decode(process) {
     holdings.moments = numbers(holdings.moments_ns);
     for (const device of process.devices) {
         device.live = curve(device.live);
-        device.reserved = curve(device.reserved);
+        device.knows_reserved = device.reserved !== null;
+        device.reserved = device.knows_reserved ? curve(device.reserved) : { times: [], bytes: [] };
         device.used = curve(device.used);
         device.room = Math.min(device.limit ?? Infinity, device.total ?? Infinity);
         const isTensors = first !== null && device.ordinal >= 0;
         device.live_from = isTensors ? first : 0;
+        // Memory was in use before an imported trace begins.
+        device.at_least = process.peaks_are_at_least;
         // The moments that snapshots show exactly; null if nothing of the device is by snapshots.
         const exact = holdings.named.filter((one) => one.exact && (one.device ?? device.ordinal) === device.ordinal);
         device.snapshots = isTensors ? new Set(exact.map((one) => holdings.moments[one.moment])) : null;

@@ -37,7 +37,7 @@ panel("ranks", () => {
         const text = `${rankText(process)}, ${deviceText(device)}`;
         const here = liveText(device, process.began + state.at - state.process.began);
         const peak = peakText(device);
-        const figures = `peak ${peak} live, ${size(device.peak_reserved)} reserved${failed && `, ${failed}`}; ${here} live at the moment`;
+        const figures = `peak ${peak} live, ${reservedText(device, device.peak_reserved)} reserved${failed && `, ${failed}`}; ${here} live at the moment`;
         const card = button("", () => selectProcess(process, device), {
             class: "card",
             "aria-pressed": String(process === state.process && device === state.device),

@@ -70,7 +70,7 @@ panel("verdict", () => {
     if (device) {
         facts.push(
             ["Peak, live", `${peakText(device)} at ${moment(device.peak_ns)}`],
-            ["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`],
+            ["Peak, reserved", device.knows_reserved ? `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}` : "not known"],
         );
         // After a failure this would seem to say what was left, but contexts and other processes are not in it.
         if (room !== null && !failed) {
@@ -161,10 +161,10 @@ function partsAt(process, device, at) {
     }
     const live = levelAt(device.live, at);
     const reserved = Math.max(levelAt(device.reserved, at), live);
-    const parts = [{ name: "live", bytes: live }, { name: "cached", bytes: reserved - live }];
+    const parts = [{ name: "live", bytes: live }, { name: "cached", bytes: reserved - live }].slice(0, device.knows_reserved ? 2 : 1);
     if (process.caches || at < device.live_from) parts.splice(0, 2, { name: "live or cached", bytes: reserved });
     const measured = countUpTo(device.used.times, at);
-    let from = "from the journal; the device was not measured";
+    let from = `from the journal; the device was not measured${device.knows_reserved ? "" : ", and what was obtained for it is not known"}`;
     let outside = 0;
     if (measured > 0) {
         const time = device.used.times[measured - 1];

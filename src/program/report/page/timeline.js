@@ -242,7 +242,7 @@ function figuresAt(time, near) {
     const { device, process } = state;
     const { events, marks } = process;
     const [live, reserved] = [levelAt(device.live, time), levelAt(device.reserved, time)];
-    const list = [make("b", {}, inRange(time)), `live ${liveText(device, time)}`, `reserved ${size(reserved)}`];
+    const list = [make("b", {}, inRange(time)), `live ${liveText(device, time)}`, `reserved ${reservedText(device, reserved)}`];
     if (!process.caches && reserved > live && time >= device.live_from) list.push(`cached ${bound(device, time, "at most")}${size(reserved - live)}`);
     const measured = countUpTo(device.used.times, time);
     if (measured > 0)
@@ -282,7 +282,7 @@ function hideTip() {
 /** The levels at the moment, in words. */
 function levelsAt() {
     const { device, at } = state;
-    return `at ${inRange(at)}: live ${liveText(device, at)}, reserved ${size(levelAt(device.reserved, at))}`;
+    return `at ${inRange(at)}: live ${liveText(device, at)}, reserved ${reservedText(device, levelAt(device.reserved, at))}`;
 }
 
 function drawChart() {
@@ -456,7 +456,7 @@ panel("timeline", () => {
         device.snapshots
             ? [curveOf(LOOKS.snapshots, [0.4, 0.8]), `${tensors} at PyTorch's snapshots; between two of them it is not known`]
             : [curveOf(LOOKS.live, [0.4, 0.8]), tensors],
-        [curveOf(LOOKS.reserved, [0.4, 0.8]), ofTorch(process) ? "reserved (segments)" : "reserved"],
+        device.knows_reserved && [curveOf(LOOKS.reserved, [0.4, 0.8]), ofTorch(process) ? "reserved (segments)" : "reserved"],
         device.used.times.length > 0 && [measured, "device in use when measured; the stem is what others have"],
         [lineOf(LOOKS.peak), `peak ${peakText(device)} at ${moment(device.peak_ns)}`],
         process.marks.length > 0 && [lineOf(LOOKS.mark), many(process.marks_in_all, "mark")],

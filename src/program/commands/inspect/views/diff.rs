@@ -8,7 +8,7 @@ use super::holders_at::named;
 use super::study::Study;
 use crate::analysis::live_set::{By, LiveSet, Named};
 use crate::analysis::measurements::minus;
-use crate::render::format::{count, difference, duration, percent, size};
+use crate::render::format::{count, difference, duration, percent, size, size_or_not_known};
 use crate::render::text_or_json::Page;
 
 /// How much the second job's peak is above the first's; negative if it is below.
@@ -39,18 +39,31 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
     if let Some(why) = why {
         page.line(why);
     }
-    let reserved = |study: &Study| -> u64 {
+    let reserved = |study: &Study| -> Option<u64> {
         let devices = study.job.ledger.devices.iter().filter(|(device, _)| **device >= 0);
+        let of = |(_, ledger)| study.job.knows_reserved(ledger).then_some(ledger.all.reserved.peak);
         devices
-            .map(|(_, ledger)| ledger.all.reserved.peak)
-            .fold(0, u64::saturating_add)
+            .map(of)
+            .try_fold(0u64, |sum, more| Some(sum.saturating_add(more?)))
     };
-    let bytes = [
-        ("peak allocated", allocated(&before.peak), allocated(&after.peak)),
-        ("peak reserved", reserved(before), reserved(after)),
-        ("live at the end", allocated(&before.end), allocated(&after.end)),
-    ];
-    let row = |&(name, before, after): &(&str, u64, u64)| {
+    let of = |study: &Study| {
+        [
+            Some(allocated(&study.peak)),
+            reserved(study),
+            Some(allocated(&study.end)),
+        ]
+    };
+    let names = ["peak allocated", "peak reserved", "live at the end"];
+    let bytes = names.into_iter().zip(of(before).into_iter().zip(of(after)));
+    let row = |(name, (before, after)): (&str, (Option<u64>, Option<u64>))| {
+        let Some((before, after)) = before.zip(after) else {
+            let cells = [before, after].map(size_or_not_known);
+            return [name.to_owned()]
+                .into_iter()
+                .chain(cells)
+                .chain([String::new(), String::new()])
+                .collect();
+        };
         let rise = rise(before, after);
         let share = if rise.is_finite() {
             percent(Some(rise))
@@ -59,7 +72,7 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         };
         vec![name.to_owned(), size(before), size(after), signed(before, after), share]
     };
-    let mut rows: Vec<_> = bytes.iter().map(row).collect();
+    let mut rows: Vec<_> = bytes.map(row).collect();
     let times = [before, after].map(|study| study.job.duration_ns);
     rows.push(vec![
         "duration".into(),
@@ -109,7 +122,11 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
             "count_after": after.1,
         })
     });
-    let rises = bytes.map(|(_, before, after)| rise(before, after));
+    let rise_of = |before: Option<u64>, after: Option<u64>| Some(rise(before?, after?));
+    let rises = [
+        rise(allocated(&before.peak), allocated(&after.peak)),
+        rise_of(reserved(before), reserved(after)).unwrap_or(f64::NAN),
+    ];
     let side = |study: &Study| {
         json!({
             "path": study.job.path.to_string_lossy(),

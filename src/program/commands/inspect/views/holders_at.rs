@@ -7,7 +7,7 @@ use super::when::When;
 use crate::analysis::came::Came;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
 use crate::analysis::names::frame_as_json;
-use crate::render::format::{count, duration, percent, size};
+use crate::render::format::{count, duration, percent, size, size_or_not_known};
 use crate::render::text_or_json::Page;
 
 /// The holders by name, most bytes first.
@@ -48,13 +48,16 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     let (by, why) = study.grouping(by, &set.live);
     let names = named(study, set, by);
     let place = device_name(set.device);
+    let ledger = study.job.ledger.devices.get(&set.device);
+    let knows_reserved = ledger.is_some_and(|ledger| study.job.knows_reserved(ledger));
+    let reserved = knows_reserved.then_some(set.reserved);
     page.heading(format!(
         "{place} at {}, {}: {} allocated, {} requested, {} reserved",
         when.words(),
         duration(set.time_ns),
         size(set.allocated),
         size(set.requested),
-        size(set.reserved),
+        size_or_not_known(reserved),
     ));
     if let Some(why) = why {
         page.line(why);
@@ -99,8 +102,8 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         "time_ns": set.time_ns,
         "requested": set.requested,
         "allocated": set.allocated,
-        "reserved": set.reserved,
-        "free_inside": set.free_inside,
+        "reserved": reserved,
+        "free_inside": reserved.map(|_| set.free_inside),
         "graphs": set.graphs,
         "by": by.name(),
         "holders": holders.collect::<Value>(),

@@ -51,7 +51,7 @@ impl Found {
             suspected: match suspected {
                 0 if is_spread => Amount::AtMost(later),
                 0 if !study.is_whole() => Amount::NotKnown(Reason::EventsLost),
-                0 if study.without_stacks(&set.live).is_some() || study.job.has_snapshots() => {
+                0 if study.without_stacks(&set.live).is_some() || study.job.tells_at_least() => {
                     Amount::NotKnown(Reason::NotAsked)
                 }
                 bytes => Amount::Exact(bytes),

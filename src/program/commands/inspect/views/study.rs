@@ -227,7 +227,11 @@ impl Study {
                 "Allocations are segments of {framework}'s own cache, not its tensors: run the job with --torch record to \
                  see those."
             )),
-            (None, None) => None,
+            (None, None) => self.job.ledger.begins_late.then(|| {
+                "Memory was in use before the trace begins: peaks are at least what is told, and what was live at its begin is \
+                 older than it."
+                    .to_owned()
+            }),
         }
     }
 
@@ -277,11 +281,7 @@ impl Study {
     /// Why there are no frames, and what can be done.
     fn in_words(&self, why: Frameless) -> String {
         let has_stacks = self.labels.stacks().is_some_and(|stacks| !stacks.is_empty());
-        match (why, why.remedy(&self.job.path, &self.job.header, has_stacks)) {
-            (Frameless::NotInFile, Some(remedy)) => remedy,
-            (why, Some(remedy)) => format!("{}; {remedy}", why.words()),
-            (why, None) => why.words().to_owned(),
-        }
+        why.in_words(&self.job.path, &self.job.header, has_stacks)
     }
 
     /// The share of bytes without a stack, by reason; `None` if all have one.
