@@ -147,7 +147,9 @@ impl Column {
             ColumnWriter::ByteArrayColumnWriter(writer) => writer.write_batch(&self.texts, levels, None),
             _ => Err(ParquetError::General("a column of an unknown type".to_owned())),
         }?;
-        (self.numbers.clear(), self.texts.clear(), self.levels.clear());
+        self.numbers.clear();
+        self.texts.clear();
+        self.levels.clear();
         Ok(())
     }
 }
