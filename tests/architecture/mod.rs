@@ -93,28 +93,33 @@ fn no_files_import_each_other_in_a_circle() {
     assert_eq!(circle_in(&arrows), None, "files that import each other");
 }
 
-/// `base::say` says from which line a message comes, and spares the loader ten pointers for each.
 #[test]
-fn messages_go_through_one_place() {
-    let may = ["base/say.rs", "preload/log.rs"];
-    for path in all_files().into_keys().filter(|path| !may.contains(&path.as_str())) {
-        let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
-        let calls = text.contains("tracing::");
-        assert!(!calls, "{path} calls tracing; base::say has macros of the same names");
-    }
-}
-
-/// The folder stream of std ends the process if the job has closed its descriptor.
-#[test]
-fn the_library_lists_folders_by_a_function_of_its_own() {
-    let of_library = ["base/", "config/", "journal/writer", "policy/", "preload/", "quota/"];
-    for path in all_files()
-        .into_keys()
-        .filter(|path| of_library.iter().any(|part| path.starts_with(part)))
-    {
+fn what_has_one_place_is_not_called_elsewhere() {
+    let library = ["base/", "config/", "journal/writer", "policy/", "preload/", "quota/"];
+    let rules: [(&str, &[&str], &[&str], &str); 3] = [
+        // The macros say from which line a message comes, and spare the loader ten pointers for each.
+        (
+            "tracing::",
+            &[""],
+            &["base/say.rs", "preload/log.rs"],
+            "the macros of base::say",
+        ),
+        // The folder stream of std ends the process if the job has closed its descriptor.
+        ("read_dir(", &library, &[], "base::file::names_in"),
+        (
+            "geteuid()",
+            &[""],
+            &["base/identity.rs"],
+            "base::identity::effective_user",
+        ),
+    ];
+    for path in all_files().into_keys() {
         let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        assert!(!code.contains("read_dir("), "{path}: use base::file::names_in");
+        for (call, parts, may, instead) in rules {
+            let is_bound = parts.iter().any(|part| path.starts_with(part)) && !may.contains(&&*path);
+            assert!(!is_bound || !code.contains(call), "{path} calls {call}: use {instead}");
+        }
     }
 }
 
@@ -153,44 +158,6 @@ fn circle_in(arrows: &Arrows) -> Option<Vec<String>> {
     arrows
         .keys()
         .find_map(|node| visit(node, arrows, &mut done, &mut Vec::new()))
-}
-
-#[test]
-fn imports_are_read_as_the_compiler_reads_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    write("mine/lib.rs", "mod a; mod b; #[cfg(test)] mod tests; use std::fmt;");
-    write("mine/a/mod.rs", "mod c; pub struct A; fn f() { c::g(); }");
-    write(
-        "mine/a/c.rs",
-        "use super::A; use crate::b::{self, B}; pub fn g() -> super::super::b::B { B }",
-    );
-    write(
-        "mine/b.rs",
-        "use other::thing; pub struct B; mod inner { use super::super::a::A; } fn h() { log!(\"{}\", crate::a::A) }",
-    );
-    let crates = BTreeMap::from([
-        ("mine".to_owned(), folder.path().join("mine")),
-        ("other".to_owned(), folder.path().join("other")),
-    ]);
-    write("other/lib.rs", "pub mod thing;");
-    write("other/thing.rs", "");
-    let arrow = |(path, imports): (_, BTreeSet<_>)| format!("{path}: {}", Vec::from_iter(imports).join(" "));
-    let found: Vec<String> = files_of(&crates).into_iter().map(arrow).collect();
-    let expected = [
-        "mine/a/c.rs: mine/a/mod.rs mine/b.rs",
-        "mine/a/mod.rs: mine/a/c.rs",
-        "mine/b.rs: mine/a/mod.rs other/thing.rs",
-        "mine/lib.rs: ",
-        "other/lib.rs: ",
-        "other/thing.rs: ",
-    ];
-    assert_eq!(found, expected);
-    assert!(is_above("mine/a/mod.rs", "mine/a/c.rs") && !is_above("mine/b.rs", "mine/a/c.rs"));
 }
 
 /// All tuned numbers of `auto_growth` stand in one table, at most twelve of them.

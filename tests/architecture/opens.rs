@@ -69,15 +69,3 @@ fn one_module_opens_what_another_user_may_have_written() {
     assert!(idle.is_empty(), "these open nothing any more: {idle:?}");
     assert!(opens("    let file = File::open(path)?;") && !opens("    TensorFile::open(&path)?;"));
 }
-
-/// The user of this process is asked for at one place.
-#[test]
-fn one_function_tells_the_user() {
-    for path in all_files().into_keys().filter(|path| path != "base/identity.rs") {
-        let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
-        assert!(
-            !text.contains("geteuid()"),
-            "{path}: use base::identity::effective_user"
-        );
-    }
-}

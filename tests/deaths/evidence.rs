@@ -431,10 +431,8 @@ fn a_retry_that_was_served_is_no_death() {
 fn a_holder_that_has_ended_since_is_told() {
     for (name, has_ended) in [("other", true), ("made", false)] {
         let folder = tempfile::tempdir().unwrap();
-        let about = About {
-            job: name.to_owned(),
-            ..made::about(71, 0)
-        };
+        let mut about = made::about(71, 0);
+        about.job = name.to_owned();
         let mut other = Made::about(folder.path(), &about, &[made::device(0)]).unwrap();
         other.alloc(0, 160 * MIB, 0).unwrap();
         other.end(Some(0)).unwrap();

@@ -2,9 +2,7 @@
 
 mod recipes;
 
-use std::process::Command;
-
-use support::{Job, Runs, STRATEGIES, client};
+use support::{Job, STRATEGIES, client};
 
 #[test]
 fn stats_reads_its_own_totals_under_each_strategy() {
@@ -21,15 +19,4 @@ fn stats_says_that_the_library_is_missing() {
     let finished = Job::new(program).alone().run().ok();
     let said = format!("{}{}", finished.stdout, finished.stderr);
     assert!(said.contains("not loaded"), "{said}");
-}
-
-/// Checks the syntax only, because the example needs PyTorch. `tests/frameworks` runs the example.
-#[test]
-fn the_python_example_compiles() {
-    let path = support::root().join("examples/pytorch_allocator.py");
-    let output = Command::new("python3")
-        .args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"])
-        .arg(path)
-        .printed();
-    assert!(output.code == Some(0), "{}", output.said);
 }

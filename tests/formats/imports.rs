@@ -142,11 +142,8 @@ fn a_log_that_was_cut_inside_a_number_is_told() {
 
 /// What a command prints as JSON of a trace, of its first job or process.
 fn told(command: &[&str], trace: &Path) -> Value {
-    let page = run(
-        command[0],
-        &[&command[1..], &["--json", trace.to_str().unwrap()]].concat(),
-    )
-    .json();
+    let arguments = [&command[1..], &["--json", trace.to_str().unwrap()]].concat();
+    let page = run(command[0], &arguments).json();
     let first = ["jobs", "processes"].map(|list| page[list][0].clone());
     first.into_iter().find(|first| first.is_object()).unwrap_or(page)
 }
@@ -242,14 +239,10 @@ fn what_pytorch_told_of_a_failure_is_evidence() {
     ] {
         let path = snapshot(folder.path(), &[event("oom", size, free.clone())]);
         let output = run("why", &["--json", path.to_str().unwrap()]);
-        let page = output.json();
-        let why = &page["why"];
-        assert_eq!(
-            (output.code, &why["failure"]["device_free"]),
-            (Some(code), &free),
-            "{page:#}"
-        );
-        assert_eq!(why["ledger"], Value::Null, "the parts do not sum to a device: {page:#}");
+        let why = &output.json()["why"];
+        assert_eq!(output.code, Some(code), "{why:#}");
+        assert_eq!(why["failure"]["device_free"], free);
+        assert_eq!(why["ledger"], Value::Null, "the parts do not sum to a device: {why:#}");
         if free == 8 * MIB {
             assert_says(why["text"].text(), "8.00 MiB free at the failure, as PyTorch told");
         }

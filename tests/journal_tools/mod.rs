@@ -204,8 +204,7 @@ fn version_and_help() {
     assert_eq!(output.text.trim(), format!("vramshim {}", env!("CARGO_PKG_VERSION")));
     for arguments in [&["--help"][..], &["run", "--help"], &["inspect", "--help"]] {
         let output = vramshim().args(arguments).printed();
-        assert_eq!(output.code, Some(0));
-        assert!(output.text.len() > 200);
+        assert!(output.ok().text.len() > 200);
     }
 }
 

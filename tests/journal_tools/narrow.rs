@@ -76,32 +76,20 @@ fn tables_of_why_and_replay_fit_the_screen() {
     let why = narrow(&["why"], &journal);
     assert_fits(&why, &["24.0 GiB  25,769,803,776", "model.py:31 forward"]);
     let replay = narrow(&["replay"], &journal).ok();
-    let wide = vramshim()
-        .arg("replay")
-        .arg(&journal)
-        .env_remove("COLUMNS")
-        .printed()
-        .ok();
+    let mut wide = vramshim();
+    let wide = wide.arg("replay").arg(&journal).env_remove("COLUMNS").printed().ok();
     assert!(wide.text.lines().any(|line| line.len() > COLUMNS), "{}", wide.text);
     // No column is left out.
-    assert_fits(
-        &replay,
-        &[
-            "peak reserved",
-            "waits to allocate",
-            "smallest device",
-            "paddle_naive_best_fit",
-        ],
-    );
-    let cells = wide
-        .text
-        .lines()
-        .filter(|line| line.starts_with("  "))
-        .flat_map(|line| line.split("  "));
-    for cell in cells
-        .map(str::trim)
-        .filter(|cell| !cell.is_empty() && !cell.contains(':'))
-    {
+    let columns = [
+        "peak reserved",
+        "waits to allocate",
+        "smallest device",
+        "paddle_naive_best_fit",
+    ];
+    assert_fits(&replay, &columns);
+    let rows = wide.text.lines().filter(|line| line.starts_with("  "));
+    let cells = rows.flat_map(|line| line.split("  ")).map(str::trim);
+    for cell in cells.filter(|cell| !cell.is_empty() && !cell.contains(':')) {
         assert!(replay.text.contains(cell), "{cell:?} is not in\n{}", replay.text);
     }
 }

@@ -1,14 +1,13 @@
 //! What `vramshim replay` says of driver time, waits and repetitions.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use policy::Settings;
 use program::replay::{Setup, Trace, play};
 use serde_json::{Value, json};
 
 use crate::replay::{MIB, log, peaks, replay};
-use support::{Fields, Printed, assert_fields, assert_says, root};
+use support::{Fields, Printed, Runs, assert_fields, assert_says, root};
 
 const US: u64 = 1000;
 
@@ -192,16 +191,10 @@ fn the_request_that_ended_a_job_is_played() {
 }
 
 fn table_of(probe: &str) -> Printed {
-    let mut awk = Command::new("awk")
-        .arg("-f")
-        .arg(root().join("scripts/prices.awk"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("awk");
-    awk.stdin.take().unwrap().write_all(probe.as_bytes()).expect("a pipe");
-    awk.wait_with_output().expect("awk").into()
+    let folder = tempfile::tempdir().unwrap();
+    let (script, path) = (root().join("scripts/prices.awk"), folder.path().join("probe"));
+    std::fs::write(&path, probe).unwrap();
+    Command::new("awk").arg("-f").args([script, path]).printed()
 }
 
 #[test]

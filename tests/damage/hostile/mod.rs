@@ -114,16 +114,9 @@ fn run(arguments: &[String]) -> Option<String> {
         Some(0..=100) => "a character that a terminal acts on".to_owned(),
         _ => format!("code {:?}, signal {:?}", output.status.code(), output.status.signal()),
     };
-    Some(format!(
-        "{arguments:?}: {wrong}: {}",
-        said.chars()
-            .rev()
-            .take(400)
-            .collect::<Vec<_>>()
-            .iter()
-            .rev()
-            .collect::<String>()
-    ))
+    let skipped = said.chars().count().saturating_sub(400);
+    let end: String = said.chars().skip(skipped).collect();
+    Some(format!("{arguments:?}: {wrong}: {end}"))
 }
 
 #[test]
