@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base::text::{events_were, many, shown};
 use journal::format::{Frame, Record};
-use journal::reader::{Journal, OpenError};
+use journal::reader::{Journal, OpenError, TensorFile};
 use policy::Strategy;
 
 use crate::analysis::frameless::Frameless;
@@ -34,7 +34,14 @@ impl Process {
         let journal = Journal::open(path)?;
         let (labels, mut notes) = Labels::read(path);
         // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
-        let tensors = Tensors::beside(&journal).unwrap_or(None);
+        let tensors = Tensors::beside(&journal).unwrap_or_else(|problem| {
+            let told = format!("{}: cannot be read: {problem}", shown(&TensorFile::beside(path)));
+            // The labels are of the same file.
+            if !notes.contains(&told) {
+                notes.push(told);
+            }
+            None
+        });
         notes
             .iter_mut()
             .for_each(|problem| *problem += "; the export does without");
