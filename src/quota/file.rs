@@ -426,8 +426,8 @@ mod tests {
             });
             let first = opened[0].as_ref().unwrap();
             assert!(opened.iter().all(|file| file.as_ref().unwrap() == first));
-            let files = std::fs::read_dir(folder.path()).unwrap().count();
-            assert_eq!(files, 1, "nothing else is left");
+            let files = base::file::names_in(folder.path());
+            assert_eq!(files.len(), 1, "nothing else is left");
         }
     }
 }
