@@ -34,14 +34,15 @@ pub enum HostId {
     State(u64, u64),
     /// The path of such a file, which can no longer be examined.
     Path(OsString),
+    /// The simulated GPU of this process alone.
+    Process(u32),
 }
 
 #[derive(Clone, Debug)]
 pub struct Closed {
     /// Why the simulated GPU of the process cannot be asked, in words.
     pub why: String,
-    /// The file of its state; a made-up one, if it has none and is of the process alone.
-    path: OsString,
+    id: HostId,
 }
 
 #[derive(Clone, Debug)]
@@ -68,16 +69,18 @@ impl Host {
         if !variables.iter().any(|(name, _)| is_simulated(name)) {
             return Host::Machine;
         }
-        let path = state_of(&variables).cloned();
-        let path = path.unwrap_or_else(|| format!("/proc/{pid}/fd/").into());
-        simulated(pid, variables).unwrap_or_else(|why| Host::Closed(Closed { why, path }))
+        let id = match state_of(&variables) {
+            Some(path) => HostId::Path(path.clone()),
+            None => HostId::Process(pid),
+        };
+        simulated(pid, variables).unwrap_or_else(|why| Host::Closed(Closed { why, id }))
     }
 
     pub fn id(&self) -> HostId {
         match self {
             Host::Machine => HostId::Machine,
             Host::Simulated(simulated) => HostId::State(simulated.state.0, simulated.state.1),
-            Host::Closed(closed) => HostId::Path(closed.path.clone()),
+            Host::Closed(closed) => closed.id.clone(),
         }
     }
 
@@ -85,9 +88,17 @@ impl Host {
     pub fn name(&self) -> Option<String> {
         let path = match self {
             Host::Machine => return None,
-            Host::Simulated(simulated) => state_of(&simulated.variables)?.to_string_lossy(),
-            Host::Closed(Closed { path, .. }) => path.to_string_lossy(),
+            Host::Simulated(simulated) => state_of(&simulated.variables),
+            Host::Closed(Closed {
+                id: HostId::Process(pid),
+                ..
+            }) => return Some(format!("pid {pid}")),
+            Host::Closed(Closed {
+                id: HostId::Path(path), ..
+            }) => Some(path),
+            Host::Closed(_) => None,
         };
+        let path = path?.to_string_lossy();
         // `vramshim run --sim` names a descriptor of its own process, which becomes the job.
         let pid = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/fd/"));
         Some(pid.map_or_else(|| path.clone().into_owned(), |(pid, _)| format!("pid {pid}")))
