@@ -1,6 +1,6 @@
 //! The folder of the journals, if the job names none, and that of the Python part.
 //!
-//! That of the journals is in the working folder, where users look for it. Clusters often have that on a network, where a journal costs
+//! Journals go to the working folder, where users look for them. Clusters often have that on a network, where a journal costs
 //! much and can harm the job: what a `cudaMalloc` allocates on disk goes over the network, and a mapped file that the
 //! server cannot write raises SIGBUS. Then the folder is on the machine itself.
 
@@ -51,8 +51,8 @@ fn own_folder(folder: &Path) -> Option<PathBuf> {
     private_folder(&own).is_ok_and(|is_private| is_private).then_some(own)
 }
 
-/// The folder of the package `vramshim` for Python: `python` beside the library at this path or one folder above it, or the
-/// sources that the library was built from. `None` if there is none.
+/// The folder that holds the Python package `vramshim`: `python` beside the library at this path or one folder above it, or
+/// the sources that the library was built from. `None` if the package is in none of these folders.
 pub fn python_folder(library: &Path) -> Option<PathBuf> {
     let library = library.canonicalize().ok()?;
     let places = ["python", "../python", "../../src/python"].map(|place| library.with_file_name(place));

@@ -1,7 +1,8 @@
 //! The stacks of calls that allocate, and the texts of marks: what the file of stacks beside the journal has.
 //!
 //! `python` and `native` (with `unwind`) read the frames of the calling thread, `intern` gives numbers to frames, stacks and texts, and
-//! `table` finds the numbers again. `recorder` starts what writes the stacks of PyTorch's tensors. Nothing here fails a call: if there is no stack, its number is a reason (`NoStack`).
+//! `table` finds the numbers again. `recorder` starts what writes the stacks of PyTorch's tensors. Nothing here fails a call:
+//! if there is no stack, its number is a reason (`NoStack`).
 
 mod intern;
 mod native;

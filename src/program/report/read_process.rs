@@ -247,8 +247,8 @@ fn about(answer: &Answer, verdict: Value, trust: Value, devices: Value) -> Value
         "environment": secrets::environment(&header.environment),
         // The framework with a cache of its own, whose segments are what the journal calls allocations.
         "caches": job.caches(),
-        // If snapshots tell PyTorch's tensors: what was live is not known before the first, and is then at least what is told.
         "peaks_are_at_least": job.tells_at_least(),
+        // If snapshots tell PyTorch's tensors: what was live is not known before the first, and is then at least what is told.
         "first_snapshot_ns": job.tensors.as_ref().and_then(Tensors::first_snapshot_ns),
         "verdict": verdict,
         "trust": trust,

@@ -50,8 +50,9 @@ _has_begun = False
 
 
 def cuda_begins():
-    """The library calls this when CUDA begins in a job that has imported PyTorch, in the main thread between two
-    instructions, also inside of PyTorch's own initialisation."""
+    """The library calls this when CUDA begins in a job that has imported PyTorch, in a thread of its own. The main thread
+    waits for it, perhaps inside of PyTorch's own initialisation.
+    """
     # `vramshim run` has begun before. At its end, a process starts nothing.
     if not _has_begun and threading.main_thread().is_alive():
         try:

@@ -6,18 +6,16 @@ use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
-use crate::render::format::{self, count, duration, printable, shown, size};
+use crate::render::format::{self, count, duration, printable, shown, size, size_or_not_known};
 use crate::render::text_or_json::Page;
 
 pub fn show(page: &mut Page, jobs: &[&Job]) {
     let mut rows = Vec::new();
     for job in jobs {
-        let sum = |bytes: fn(&Totals) -> u64| {
-            let ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
-            size(ledgers.map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add))
-        };
-        let mut ledgers = job.devices().into_iter().filter_map(|(.., ledger)| ledger);
-        let knows_reserved = ledgers.all(|ledger| job.knows_reserved(ledger));
+        let devices = job.devices();
+        let ledgers = || devices.iter().filter_map(|(.., ledger)| *ledger);
+        let sum = |bytes: fn(&Totals) -> u64| ledgers().map(|ledger| bytes(&ledger.all)).fold(0, u64::saturating_add);
+        let knows_reserved = ledgers().all(|ledger| job.knows_reserved(ledger));
         rows.push(vec![
             job.header.pid.to_string(),
             rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
@@ -33,12 +31,9 @@ pub fn show(page: &mut Page, jobs: &[&Job]) {
                 true => duration(job.duration_ns),
                 false => "-".to_owned(),
             },
-            sum(|all| all.allocated.peak),
-            match knows_reserved {
-                true => sum(|all| all.reserved.peak),
-                false => "not known".to_owned(),
-            },
-            sum(|all| all.allocated.current),
+            size(sum(|all| all.allocated.peak)),
+            size_or_not_known(knows_reserved.then(|| sum(|all| all.reserved.peak))),
+            size(sum(|all| all.allocated.current)),
             count(job.ledger.failed_calls()),
             format::events_lost(job),
             damaged(job),

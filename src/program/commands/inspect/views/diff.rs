@@ -46,23 +46,16 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
             .map(of)
             .try_fold(0u64, |sum, more| Some(sum.saturating_add(more?)))
     };
-    let of = |study: &Study| {
-        [
-            Some(allocated(&study.peak)),
-            reserved(study),
-            Some(allocated(&study.end)),
-        ]
-    };
-    let names = ["peak allocated", "peak reserved", "live at the end"];
-    let bytes = names.into_iter().zip(of(before).into_iter().zip(of(after)));
-    let row = |(name, (before, after)): (&str, (Option<u64>, Option<u64>))| {
-        let Some((before, after)) = before.zip(after) else {
-            let cells = [before, after].map(size_or_not_known);
-            return [name.to_owned()]
-                .into_iter()
-                .chain(cells)
-                .chain([String::new(), String::new()])
-                .collect();
+    let both = [before, after];
+    let bytes = [
+        ("peak allocated", both.map(|study| Some(allocated(&study.peak)))),
+        ("peak reserved", both.map(reserved)),
+        ("live at the end", both.map(|study| Some(allocated(&study.end)))),
+    ];
+    let row = |&(name, sides): &(&str, [Option<u64>; 2])| {
+        let [Some(before), Some(after)] = sides else {
+            let [before, after] = sides.map(size_or_not_known);
+            return vec![name.to_owned(), before, after, String::new(), String::new()];
         };
         let rise = rise(before, after);
         let share = if rise.is_finite() {
@@ -72,8 +65,8 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
         };
         vec![name.to_owned(), size(before), size(after), signed(before, after), share]
     };
-    let mut rows: Vec<_> = bytes.map(row).collect();
-    let times = [before, after].map(|study| study.job.duration_ns);
+    let mut rows: Vec<_> = bytes.iter().map(row).collect();
+    let times = both.map(|study| study.job.duration_ns);
     rows.push(vec![
         "duration".into(),
         duration(times[0]),
@@ -122,11 +115,10 @@ pub fn show<'a>(page: &mut Page, base: &'a [Study], other: &'a [Study], by: Opti
             "count_after": after.1,
         })
     });
-    let rise_of = |before: Option<u64>, after: Option<u64>| Some(rise(before?, after?));
-    let rises = [
-        rise(allocated(&before.peak), allocated(&after.peak)),
-        rise_of(reserved(before), reserved(after)).unwrap_or(f64::NAN),
-    ];
+    let rises = bytes.map(|(_, sides)| match sides {
+        [Some(before), Some(after)] => rise(before, after),
+        _ => f64::NAN,
+    });
     let side = |study: &Study| {
         json!({
             "path": study.job.path.to_string_lossy(),
