@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use support::Fields;
@@ -16,6 +16,13 @@ use tempfile::TempDir;
 
 /// A browser that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+fn seconds_since_1970() -> f64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970");
+    since.as_secs_f64()
+}
 
 /// The browser's program: what `VRAMSHIM_CHROMIUM` names, or one in `PATH`. `None` if there is none.
 pub fn chromium() -> Option<PathBuf> {
@@ -232,13 +239,26 @@ impl Browser {
 
     /// Puts fingers on the places, moves them to each of the next, and lifts them.
     pub fn touch(&mut self, steps: &[&[(f64, f64)]]) {
+        self.touch_at(seconds_since_1970(), steps);
+        self.settle();
+    }
+
+    /// Taps twice. The taps have times of their own, because a busy machine would part them.
+    pub fn tap_twice(&mut self, place: (f64, f64)) {
+        let begin_s = seconds_since_1970();
+        [0.0, 0.1].map(|after_s| self.touch_at(begin_s + after_s, &[&[place]]));
+        self.settle();
+    }
+
+    fn touch_at(&mut self, begin_s: f64, steps: &[&[(f64, f64)]]) {
         let kinds = ["touchStart"].into_iter().chain(std::iter::repeat("touchMove"));
-        for (kind, fingers) in kinds.zip(steps.iter().copied()).chain([("touchEnd", &[][..])]) {
+        let steps = kinds.zip(steps.iter().copied()).chain([("touchEnd", &[][..])]);
+        for (number, (kind, fingers)) in steps.enumerate() {
             let fingers = fingers.iter().map(|(x, y)| json!({"x": x, "y": y}));
-            let event = json!({"type": kind, "touchPoints": fingers.collect::<Value>()});
+            let timestamp = begin_s + number as f64 * 0.01;
+            let event = json!({"type": kind, "touchPoints": fingers.collect::<Value>(), "timestamp": timestamp});
             self.ask("Input.dispatchTouchEvent", event);
         }
-        self.settle();
     }
 
     /// Presses a key that the focused element gets.

@@ -1,6 +1,5 @@
 //! Lines of the text files beside a journal: fields between tabs, written by a process that may have been killed.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -59,7 +58,7 @@ pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<St
         file: BufReader::with_capacity(BUFFER_BYTES, file),
         begun: Vec::new(),
     };
-    let head = lines.next()?.unwrap_or_default();
+    let head = String::from_utf8_lossy(lines.next()?.unwrap_or_default());
     let mut fields = head.split('\t');
     let magic = fields.next();
     if magic.is_some() && magic == kind.unreleased {
@@ -78,14 +77,14 @@ pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<St
 impl Lines {
     /// The next complete line without its line feed. After `None` there may be more later. A line that is too long is damage,
     /// and ends the file.
-    pub(super) fn next(&mut self) -> io::Result<Option<Cow<'_, str>>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
         if self.begun.ends_with(b"\n") {
             self.begun.clear();
         }
         let room = LONGEST_LINE_BYTES - self.begun.len() as u64;
         (&mut self.file).take(room).read_until(b'\n', &mut self.begun)?;
         // Without a line feed, the process was killed while it wrote this line, or writes it now.
-        Ok(self.begun.strip_suffix(b"\n").map(String::from_utf8_lossy))
+        Ok(self.begun.strip_suffix(b"\n"))
     }
 }
 

@@ -100,7 +100,7 @@ impl Stacks {
             if bytes > LARGEST_FILE_BYTES {
                 break;
             }
-            if self.take(&line, &mut lists).is_none() {
+            if self.take(&String::from_utf8_lossy(line), &mut lists).is_none() {
                 self.damaged += 1;
             }
         }

@@ -21,7 +21,7 @@ pub(super) const KIND: Kind = Kind {
     what: "PyTorch's tensors",
 };
 /// A field whose value is not known.
-const NOT_KNOWN: &str = "-";
+const NOT_KNOWN: &[u8] = b"-";
 
 /// Which lines a reader of the file wants. The others are not looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,24 @@ fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
     triples.collect()
 }
 
+/// A decimal number: a file may have millions of them.
+fn decimal(field: &[u8]) -> Option<u64> {
+    let digits = field
+        .iter()
+        .map(|letter| Some(u64::from(letter.checked_sub(b'0').filter(|&digit| digit < 10)?)));
+    let number = digits.reduce(|number, digit| number?.checked_mul(10)?.checked_add(digit?));
+    number.flatten()
+}
+
 /// The line without its line feed. `None` if it cannot be understood or cannot be true, as for a record of a journal
 /// (`format::record::possible`).
-fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
-    let (kind, rest) = line.split_once('\t')?;
-    let &[kind] = kind.as_bytes() else { return None };
+fn parse(line: &[u8], texts: &mut Shared) -> Option<TensorLine> {
+    let &[kind, b'\t', ref rest @ ..] = line else {
+        return None;
+    };
     match kind {
         b'T' => {
+            let rest = String::from_utf8_lossy(rest);
             let fields: Vec<&str> = rest.split('\t').collect();
             let (number, triples) = fields.split_first()?;
             return Some(TensorLine::Stack {
@@ -66,23 +77,24 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
             });
         }
         b'C' => {
+            let rest = String::from_utf8_lossy(rest);
             let (name, value) = rest.split_once('\t').filter(|(_, value)| !value.contains('\t'))?;
             let (name, value) = (unescaped(name), unescaped(value));
             return Some(TensorLine::Setting { name, value });
         }
         _ => {}
     }
-    let (mut fields, mut count) = ([""; 8], 0);
-    for (place, field) in fields.iter_mut().zip(rest.split('\t')) {
+    let (mut fields, mut count) = ([&b""[..]; 8], 0);
+    for (place, field) in fields.iter_mut().zip(rest.split(|&letter| letter == b'\t')) {
         *place = field;
         count += 1;
     }
     let fields = &fields[..count];
-    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let number = |index: usize| decimal(fields.get(index)?);
     // Nothing is known of a field that is missing, too.
     let known = |index: usize| match fields.get(index) {
         None | Some(&NOT_KNOWN) => Some(None),
-        Some(field) => field.parse::<u64>().ok().map(Some),
+        Some(field) => decimal(field).map(Some),
     };
     let time_us = number(0)?;
     if kind == b'D' {
@@ -93,9 +105,7 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
             lost,
         });
     }
-    let device = fields
-        .get(1)?
-        .parse()
+    let device = i16::try_from(number(1)?)
         .ok()
         .filter(|&device| is_possible_device(device))?;
     let range = || {
@@ -105,8 +115,8 @@ fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
     let pool = |place| match fields.get(place) {
         None | Some(&NOT_KNOWN) => Some(None),
         Some(pool) => {
-            let (first, second) = pool.split_once('.')?;
-            Some(Some((first.parse().ok()?, second.parse().ok()?)))
+            let dot = pool.iter().position(|&letter| letter == b'.')?;
+            Some(Some((decimal(&pool[..dot])?, decimal(&pool[dot + 1..])?)))
         }
     };
     let event = match kind {
@@ -168,7 +178,7 @@ impl TensorFile {
     /// What the next line says that can be understood; `None` at the end.
     pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
         while let Some(line) = self.lines.next()? {
-            let is_stack = line.starts_with("T\t");
+            let is_stack = line.starts_with(b"T\t");
             let is_wanted = match self.wanted {
                 Wanted::All => true,
                 Wanted::Stacks => is_stack,
@@ -177,7 +187,7 @@ impl TensorFile {
             if !is_wanted {
                 continue;
             }
-            match parse(&line, &mut self.texts) {
+            match parse(line, &mut self.texts) {
                 Some(parsed) => return Ok(Some(parsed)),
                 None => self.damaged += 1,
             }
@@ -212,7 +222,7 @@ impl CacheSums {
             let start = size.saturating_sub(bytes);
             let mut end = vec![0; (size - start) as usize];
             file.read_exact_at(&mut end, start)?;
-            let found = CacheSums::in_end(&String::from_utf8_lossy(&end), start == 0);
+            let found = CacheSums::in_end(&end, start == 0);
             if found.is_some() || start == 0 {
                 return Ok(found);
             }
@@ -221,14 +231,19 @@ impl CacheSums {
     }
 
     /// The last sums of this end of a file. Those of a moment are whole if a line `D` follows, and one stands before.
-    fn in_end(end: &str, is_all: bool) -> Option<CacheSums> {
-        let end = if is_all { end } else { end.split_once('\n')?.1 };
+    fn in_end(end: &[u8], is_all: bool) -> Option<CacheSums> {
+        let is_end = |&letter: &u8| letter == b'\n';
+        let end = if is_all {
+            end
+        } else {
+            &end[end.iter().position(is_end)?..]
+        };
         let mut sums = CacheSums::default();
         // Until when tensors are told by the last line `D`, by the one after, and by the one that follows the sums.
         let (mut until_us, mut later_us, mut next_us) = (None::<u64>, None, None);
         // The last piece is empty, or a line that is being written.
-        for line in end.rsplit('\n').skip(1) {
-            let parsed = match line.as_bytes().first() {
+        for line in end.rsplit(is_end).skip(1) {
+            let parsed = match line.first() {
                 Some(b'B' | b'D') => parse(line, &mut Shared::default()),
                 _ => None,
             };

@@ -49,6 +49,7 @@ impl Texts {
             if self.given_up {
                 return;
             }
+            let line = String::from_utf8_lossy(line);
             let mut fields = line.split('\t');
             if let (Some("N"), Some(number), Some(text)) = (fields.next(), fields.next(), fields.next())
                 && let Ok(number) = number.parse()

@@ -18,7 +18,8 @@ const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream,Process,Device,Api
 
 pub struct Writer<'w> {
     rows: csv::Writer<&'w mut dyn Write>,
-    /// The text of the cell that is written.
+    /// The row that is written, and the text of its last cell.
+    row: csv::StringRecord,
     cell: String,
     /// Rows that were written.
     pub count: u64,
@@ -53,6 +54,7 @@ impl<'w> Writer<'w> {
         rows.write_record(COLUMNS.split(','))?;
         Ok(Writer {
             rows,
+            row: csv::StringRecord::new(),
             cell: String::new(),
             count: 0,
             devices: BTreeSet::new(),
@@ -102,12 +104,14 @@ impl<'w> Writer<'w> {
             &unix_ns,
             known(&place),
         ];
+        self.row.clear();
         for cell in cells {
             self.cell.clear();
             write!(self.cell, "{cell}").map_err(io::Error::other)?;
-            self.rows.write_field(&self.cell)?;
+            self.row.push_field(&self.cell);
         }
-        self.rows.write_record(None::<&[u8]>)?;
+        // Much faster than cell by cell.
+        self.rows.write_byte_record(self.row.as_byte_record())?;
         Ok(())
     }
 
