@@ -17,13 +17,6 @@ use tempfile::TempDir;
 /// A browser that does not answer for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn seconds_since_1970() -> f64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970");
-    since.as_secs_f64()
-}
-
 /// The browser's program: what `VRAMSHIM_CHROMIUM` names, or one in `PATH`. `None` if there is none.
 pub fn chromium() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("VRAMSHIM_CHROMIUM") {
@@ -47,6 +40,8 @@ pub struct Browser {
     next: u64,
     /// Errors on the console, errors of scripts, and requests to anywhere: there must be none at the end.
     complaints: Vec<String>,
+    /// The time of the last touch, since 1970.
+    touched: Duration,
     loaded: bool,
     _profile: TempDir,
 }
@@ -113,6 +108,7 @@ impl Browser {
             session: None,
             next: 0,
             complaints: Vec::new(),
+            touched: SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock"),
             loaded: false,
             _profile: profile,
         };
@@ -239,26 +235,16 @@ impl Browser {
 
     /// Puts fingers on the places, moves them to each of the next, and lifts them.
     pub fn touch(&mut self, steps: &[&[(f64, f64)]]) {
-        self.touch_at(seconds_since_1970(), steps);
-        self.settle();
-    }
-
-    /// Taps twice. The taps have times of their own, because a busy machine would part them.
-    pub fn tap_twice(&mut self, place: (f64, f64)) {
-        let begin_s = seconds_since_1970();
-        [0.0, 0.1].map(|after_s| self.touch_at(begin_s + after_s, &[&[place]]));
-        self.settle();
-    }
-
-    fn touch_at(&mut self, begin_s: f64, steps: &[&[(f64, f64)]]) {
         let kinds = ["touchStart"].into_iter().chain(std::iter::repeat("touchMove"));
-        let steps = kinds.zip(steps.iter().copied()).chain([("touchEnd", &[][..])]);
-        for (number, (kind, fingers)) in steps.enumerate() {
+        for (kind, fingers) in kinds.zip(steps.iter().copied()).chain([("touchEnd", &[][..])]) {
             let fingers = fingers.iter().map(|(x, y)| json!({"x": x, "y": y}));
-            let timestamp = begin_s + number as f64 * 0.01;
-            let event = json!({"type": kind, "touchPoints": fingers.collect::<Value>(), "timestamp": timestamp});
+            // A busy machine would part two taps.
+            self.touched += Duration::from_millis(20);
+            let seconds = self.touched.as_secs_f64();
+            let event = json!({"type": kind, "touchPoints": fingers.collect::<Value>(), "timestamp": seconds});
             self.ask("Input.dispatchTouchEvent", event);
         }
+        self.settle();
     }
 
     /// Presses a key that the focused element gets.
