@@ -93,12 +93,7 @@ fn a_driver_that_fails_is_explained() {
     within("2s", "-DHANGS").has("driver", "problem", "did not come back from cuInit within 2s");
     over("-DCRASHES").has("driver", "problem", "crashed with signal 6 in cuInit");
     over("-DLEAVES").has("driver", "problem", "ended the process in cuInit");
-    for (code, name) in [
-        (100, "CUDA_ERROR_NO_DEVICE"),
-        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
-        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
-        (999, "CUDA_ERROR_UNKNOWN"),
-    ] {
+    for (code, name) in [(100, "CUDA_ERROR_NO_DEVICE"), (999, "CUDA_ERROR_UNKNOWN")] {
         let report = over(&format!("-DANSWERS={code}"));
         report.has("driver", "problem", name);
         assert_eq!(report.page["driver"]["init"], code);

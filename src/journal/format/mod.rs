@@ -83,9 +83,7 @@ pub use record::{
     shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
-pub use tensors::{
-    TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, UNRELEASED_TENSORS_MAGIC,
-};
+pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine};
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;

@@ -10,8 +10,6 @@ use super::frames::Frame;
 pub const TENSORS_EXTENSION: &str = "tensors";
 /// The first field of the first line.
 pub const TENSORS_MAGIC: &str = "vramshim-pytorch";
-/// What files of unreleased builds began with.
-pub const UNRELEASED_TENSORS_MAGIC: &str = "vramshim-tensors";
 pub const TENSORS_VERSION: u64 = 1;
 
 /// One line of the file. Times are microseconds since 1970, sizes are bytes.

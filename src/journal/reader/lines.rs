@@ -28,8 +28,6 @@ pub enum NotBeside {
     NotAFile,
     #[error("not a file of {0}")]
     OtherFile(&'static str),
-    #[error("a file of an older, unreleased build: record it again")]
-    Unreleased,
     #[error("a newer vramshim wrote this file")]
     OtherVersion,
 }
@@ -37,8 +35,6 @@ pub enum NotBeside {
 /// What the first line of a file must begin with.
 pub(super) struct Kind {
     pub(super) magic: &'static str,
-    /// What files of unreleased builds began with.
-    pub(super) unreleased: Option<&'static str>,
     pub(super) version: u64,
     /// What the file has, for the error.
     pub(super) what: &'static str,
@@ -61,9 +57,6 @@ pub(super) fn open(path: &Path, kind: &Kind) -> io::Result<Option<(Lines, Vec<St
     let head = String::from_utf8_lossy(lines.next()?.unwrap_or_default());
     let mut fields = head.split('\t');
     let magic = fields.next();
-    if magic.is_some() && magic == kind.unreleased {
-        return wrong(NotBeside::Unreleased);
-    }
     if magic != Some(kind.magic) {
         return wrong(NotBeside::OtherFile(kind.what));
     }
@@ -141,9 +134,8 @@ mod tests {
         let path = folder.path().join("a");
         for kind in [&stacks::KIND, &tensors::KIND] {
             let newer = format!("{}\t2\t7\n", kind.magic);
-            let unreleased = kind.unreleased.map(|magic| format!("{magic}\t1\t7\n"));
             assert!(open(&path, kind).unwrap().is_none());
-            for text in ["", "hello\n", &newer, &unreleased.unwrap_or_default()] {
+            for text in ["", "hello\n", &newer] {
                 std::fs::write(&path, text).unwrap();
                 assert!(open(&path, kind).is_err(), "{text:?}");
             }

@@ -14,7 +14,6 @@ use crate::format::{Frame, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack
 
 pub(super) const KIND: Kind = Kind {
     magic: STACKS_MAGIC,
-    unreleased: None,
     version: STACKS_VERSION,
     what: "stacks",
 };

@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use super::lines::{self, Kind, Lines, Shared, unescaped};
 use super::plain;
 use crate::format::{
-    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, UNRELEASED_TENSORS_MAGIC,
-    is_possible_device, is_possible_range,
+    Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorEvent, TensorLine, is_possible_device,
+    is_possible_range,
 };
 
 pub(super) const KIND: Kind = Kind {
     magic: TENSORS_MAGIC,
-    unreleased: Some(UNRELEASED_TENSORS_MAGIC),
     version: TENSORS_VERSION,
     what: "PyTorch's tensors",
 };

@@ -175,39 +175,13 @@ fn advice_if_not_loaded(error: &str) -> &'static str {
 }
 
 fn advice_if_not_initialised(code: i32) -> &'static str {
-    let nodes = |name: &str| Path::new("/dev").join(name).exists();
     match code {
         2 => "The device or the host is out of memory: nvidia-smi shows which processes hold it.",
-        34 => {
-            "This is the toolkit's stub, made for linking only: take the folder `stubs` out of LD_LIBRARY_PATH and let \
-             the loader find the driver's own library."
+        100 | 101 => {
+            "No device is visible, or one is named that is not there: compare CUDA_VISIBLE_DEVICES and \
+             NVIDIA_VISIBLE_DEVICES with nvidia-smi -L. A container needs its devices (docker run --gpus all)."
         }
-        46 => "The device is used exclusively by another process, or is being reset: look at nvidia-smi -q -d COMPUTE.",
-        100 if !nodes("nvidiactl") => {
-            "There is no /dev/nvidiactl: load the kernel module (nvidia-smi does), or give the container its devices \
-             (docker run --gpus all)."
-        }
-        100 => "No device is visible: look at CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, and at nvidia-smi -L.",
-        101 => "CUDA_VISIBLE_DEVICES names a device that is not there: compare with nvidia-smi -L.",
-        802 => "The NVSwitch fabric is not ready: start nvidia-fabricmanager in the driver's own version.",
-        803 => {
-            "The library and the kernel module are of different driver versions, as after an update without a reboot, or \
-             in a container with a driver of its own: reboot, or reload the module, or take the library out of the image."
-        }
-        804 => {
-            "The forward-compatibility package (cuda-compat) is found first, and this device does not support it: take \
-             its folder out of LD_LIBRARY_PATH, or update the driver."
-        }
-        805..=809 => "The MPS control daemon does not answer correctly: check nvidia-cuda-mps-control and its log.",
-        999 if !nodes("nvidia-uvm") => {
-            "There is no /dev/nvidia-uvm: load the module nvidia_uvm (nvidia-modprobe -u -c 0), or give the container \
-             that device."
-        }
-        999 => {
-            "Often the module nvidia_uvm after suspend or an update (rmmod nvidia_uvm; modprobe nvidia_uvm), or a device \
-             that fell off the bus: look for Xid lines in dmesg."
-        }
-        _ => "Look into the kernel's log (dmesg) and compare with nvidia-smi.",
+        _ => "No CUDA program starts here: compare with nvidia-smi, and look into the kernel's log (dmesg).",
     }
 }
 
