@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 
 
 class _After:
@@ -85,6 +86,7 @@ def when_torch_is_imported(mode):
                 from . import record
 
                 record.start(mode)
+            _mark_steps()
         except Exception as problem:
             library.say(f"--torch {mode} does not act: {problem}")
 
@@ -92,6 +94,26 @@ def when_torch_is_imported(mode):
     if mode == "record":
         # What is registered first runs last: the recorder has ended by then.
         atexit.register(_say_if_nothing_was_recorded)
+
+
+def _mark_steps():
+    """Marks the ends of steps of any optimizer, at most one a second."""
+    try:
+        from torch.compiler import is_compiling
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+    except ImportError:  # before PyTorch 2.1
+        return
+    last = [float("-inf")]
+
+    def stepped(*_):
+        # A compiler that traces a step leaves this out.
+        if not is_compiling() and time.monotonic() >= last[0] + 1:
+            from . import control
+
+            last[0] = time.monotonic()
+            control.mark("optimizer.step")
+
+    register_optimizer_step_post_hook(stepped)
 
 
 def _say_if_nothing_was_recorded():

@@ -43,6 +43,26 @@ fn is_judged_by_tensors(finished: Finished) {
     assert_said(&finished, &["of its segments"]);
 }
 
+/// At most one a second. A compiled step is as it was.
+#[test]
+fn steps_of_optimizers_are_marks() {
+    const JOB: &str = "
+import sys, time, torch
+weight = torch.ones(4, device='cuda', requires_grad=True)
+weight.grad = torch.zeros_like(weight)
+optimizer = torch.optim.SGD([weight], lr=0.5)
+for pause in (0, 1.1, 0, 1.1):
+    time.sleep(pause), optimizer.step()
+if sys.argv[1] == 'compiled':
+    torch.compile(lambda: optimizer.step(), backend='eager')()";
+    for (way, last) in WAYS.into_iter().zip(["compiled", "none"]) {
+        let page = way("1GiB", &["-c", JOB, last]).ok().told(&["report", "--json"]).json();
+        let marks = page["processes"][0]["marks"].list();
+        let steps = marks.iter().filter(|mark| mark["text"] == "optimizer.step");
+        assert_eq!(steps.count(), 3, "{marks:?}");
+    }
+}
+
 /// A snapshot that comes late shows the failure. Without one, what is used of PyTorch's segments is not known.
 #[test]
 fn a_late_snapshot_is_of_the_failure_and_without_one_the_cache_is_not_known() {
