@@ -199,16 +199,6 @@ fn a_closed_pipe_ends_inspect_quietly() {
 }
 
 #[test]
-fn version_and_help() {
-    let output = vramshim().arg("--version").printed();
-    assert_eq!(output.text.trim(), format!("vramshim {}", env!("CARGO_PKG_VERSION")));
-    for arguments in [&["--help"][..], &["run", "--help"], &["inspect", "--help"]] {
-        let output = vramshim().args(arguments).printed();
-        assert!(output.ok().text.len() > 200);
-    }
-}
-
-#[test]
 fn damage_is_told_and_the_rest_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_journal(folder.path(), "llm");
