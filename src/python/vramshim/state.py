@@ -395,8 +395,7 @@ class State:
         lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool_text(pool)}\n")
 
     def _freed(self, lines, time_us, address):
-        device, size, _ = self.live.pop(address, (0, 0, 0))
-        lines.append(f"F\t{time_us}\t{device}\t{address}\t{size}\n")
+        lines.append(f"F\t{time_us}\t{self.live.pop(address)[0]}\t{address}\n")
 
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
