@@ -252,8 +252,7 @@ impl Job {
         self.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
     }
 
-    /// Whether more may have been live than the records tell: between PyTorch's snapshots, tensors that are lost, or before an
-    /// imported trace begins.
+    /// Whether more may have been live than is told: between PyTorch's snapshots, lost tensors, or before an imported trace.
     pub fn tells_at_least(&self) -> bool {
         self.has_snapshots() || self.ledger.begins_late || self.tensors.as_ref().is_some_and(|tensors| tensors.lost > 0)
     }

@@ -24,7 +24,7 @@ _State = _state.State
 
 # A drain reads PyTorch's whole list and all live tensors, so there are few, but the last one is less than a second ago.
 INTERVAL_SECONDS = 0.9
-# How often the number of new events is looked at, unless the list is full sooner. A look may come as late again.
+# How often the number of new events is looked at, unless the list is full sooner. A look may come at least as late again.
 LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
 # An error of out of memory is written at once, because the job may end. A search for the largest batch raises many, so
 # those that follow within this time wait for the thread.
@@ -156,28 +156,30 @@ class _History(_State):
     def _run(self):
         told = looked = drained = time.monotonic()
         first = seen = self.drained_events
-        wait = LOOK_SECONDS
+        wait, behind = SHORTEST_LOOK_SECONDS, LOOK_SECONDS
         while self._goes_on(wait):
-            events, begin = self._count()[1], time.monotonic()
+            before, events, begin = time.monotonic(), self._count()[1], time.monotonic()
+            # Another thread may run before or after the count, so the time between two looks is the longest that it can be.
             new, pace = events - self.drained_events, (events - seen) / (begin - looked)
-            late = pace * LOOK_SECONDS
+            # As late as late looks were, which is forgotten by and by.
+            behind = max(begin - looked - wait, behind * 0.99, LOOK_SECONDS)
+            late = pace * behind
             # A list that was never full becomes longer without becoming a new one.
-            if late > self.entries * LARGEST_ROOM and events - first < self.entries // 2:
+            if late > self.entries * LARGEST_ROOM and events - first + late / 2 < self.counted:
                 self.entries *= 2
                 self._keep(False)
             # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.
             enough = max(self.counted - late, 1)
             left = enough - new if new < enough else enough
             wait = min(max(left / pace if pace else 1, SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
-            seen, looked = events, begin
+            seen, looked = events, before
             if new == 0 and not self.error_waits:
                 if begin - told >= INTERVAL_SECONDS:
                     self._write_sums(False)
                     told = begin
             elif new >= enough or begin - drained >= INTERVAL_SECONDS:
                 self.drain()
-                seen, drained = self._count()[1], time.monotonic()
-                looked = drained
+                looked, seen, drained = time.monotonic(), self._count()[1], time.monotonic()
 
     def _leaves_out(self):
         waits = time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS
