@@ -142,6 +142,8 @@ class _History(_State):
         self.drained_at = -BETWEEN_ERRORS_SECONDS
         self.error_waits = False
         self.entries = FIRST_ENTRIES
+        # Events before the list began.
+        self.before = 0
         # By device, the last event that was written.
         self.last = {}
         super().__init__(library)
@@ -155,8 +157,7 @@ class _History(_State):
 
     def _run(self):
         told = looked = drained = time.monotonic()
-        first = seen = self.drained_events
-        wait, behind = SHORTEST_LOOK_SECONDS, LOOK_SECONDS
+        seen, wait, behind = self.drained_events, SHORTEST_LOOK_SECONDS, LOOK_SECONDS
         while self._goes_on(wait):
             before, events, begin = time.monotonic(), self._count()[1], time.monotonic()
             # Another thread may run before or after the count, so the time between two looks is the longest that it can be.
@@ -165,7 +166,7 @@ class _History(_State):
             behind = max(begin - looked - wait, behind * 0.99, LOOK_SECONDS)
             late = pace * behind
             # A list that was never full becomes longer without becoming a new one.
-            if late > self.entries * LARGEST_ROOM and events - first + late / 2 < self.counted:
+            if late > self.entries * LARGEST_ROOM and events - self.before + late / 2 < self.counted:
                 self.entries *= 2
                 self._keep(False)
             # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.
@@ -202,6 +203,7 @@ class _History(_State):
         if max(map(len, news), default=0) >= self.entries and self.entries < MOST_ENTRIES:
             # The longer list is a new one. What comes until then has no event, so nothing else is done before.
             self.entries *= 2
+            self.before = events_so_far
             self.last.clear()
             self._keep()
         time_us, ids = 0, {}
@@ -212,6 +214,9 @@ class _History(_State):
         lost = served - self.recorded
         if lost > self.lost and time_us:
             self.lost = lost
+            # Expandable segments come in pieces, which a snapshot does not tell.
+            whole = [segment for segment in snapshot["segments"] if not segment.get("is_expandable")]
+            self._compare_segments(lines, whole, time_us)
             self._catch_up(lines, snapshot["segments"], time_us, ids)
         if lines:
             self._ended(lines, time_us)
@@ -244,8 +249,12 @@ class _History(_State):
                 live.pop(address, None)
                 add(f"F\t{time_us}\t{place}\n")
             elif action in ("segment_alloc", "segment_map"):
-                add(f"S\t{time_us}\t{place}\t{event['size']}\t{_state.pool_text(event.get('pool_id'))}\n")
+                pool = _state.pool_text(event.get("pool_id"))
+                if action == "segment_alloc":
+                    self.segments[address] = device, event["size"], pool
+                add(f"S\t{time_us}\t{place}\t{event['size']}\t{pool}\n")
             elif action in ("segment_free", "segment_unmap"):
+                self.segments.pop(address, None)
                 add(f"U\t{time_us}\t{place}\t{event['size']}\n")
             elif action == "oom":
                 add(f"O\t{time_us}\t{device}\t{event['size']}\t{self._stack(event['frames'], ids, lines)}\n")
