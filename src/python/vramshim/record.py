@@ -30,8 +30,7 @@ LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
 # those that follow within this time wait for the thread.
 BETWEEN_ERRORS_SECONDS = 1.0
 # Events that PyTorch keeps; more if more than this share of them may come until a late look, or if events were lost.
-FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
-LARGEST_ROOM = 0.125
+FIRST_ENTRIES, MOST_ENTRIES, LARGEST_ROOM = 1 << 14, 1 << 20, 0.125
 
 _recorder = None
 # The class of the recorder.
@@ -156,7 +155,7 @@ class _History(_State):
         self.counted = self.entries if given == 8 else self.entries * 2 // 3
 
     def _run(self):
-        told = looked = drained = time.monotonic()
+        told = looked = time.monotonic()
         seen, wait, behind = self.drained_events, SHORTEST_LOOK_SECONDS, LOOK_SECONDS
         while self._goes_on(wait):
             before, events, begin = time.monotonic(), self._count()[1], time.monotonic()
@@ -171,16 +170,15 @@ class _History(_State):
                 self._keep(False)
             # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.
             enough = max(self.counted - late, 1)
-            left = enough - new if new < enough else enough
-            wait = min(max(left / pace if pace else 1, SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
+            wait = min(max((enough - new) / max(pace, 1), SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
             seen, looked = events, before
             if new == 0 and not self.error_waits:
                 if begin - told >= INTERVAL_SECONDS:
                     self._write_sums(False)
                     told = begin
-            elif new >= enough or begin - drained >= INTERVAL_SECONDS:
+            elif new >= enough or begin - self.drained_at >= INTERVAL_SECONDS:
                 self.drain()
-                looked, seen, drained = time.monotonic(), self._count()[1], time.monotonic()
+                looked, seen = time.monotonic(), self._count()[1]
 
     def _leaves_out(self):
         waits = time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS
