@@ -30,7 +30,7 @@ LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
 # those that follow within this time wait for the thread.
 BETWEEN_ERRORS_SECONDS = 1.0
 # Events that PyTorch keeps; more if more than this share of them may come until a late look, or if events were lost.
-FIRST_ENTRIES, MOST_ENTRIES, LARGEST_ROOM = 1 << 14, 1 << 20, 0.125
+FIRST_ENTRIES, MOST_ENTRIES, LARGEST_ROOM = 1 << 14, 1 << 20, 0.25
 
 _recorder = None
 # The class of the recorder.
