@@ -4,7 +4,7 @@ mod recorded;
 mod snapshots;
 
 use serde_json::{Value, json};
-use support::{Fields, Finished, Job, assert_fields, program, simulated};
+use support::{Fields, Finished, Job, assert_fields, assert_says, program, simulated};
 
 use super::jobs::forked;
 use super::{STRATEGIES, job_of, path, python};

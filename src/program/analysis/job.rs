@@ -252,9 +252,9 @@ impl Job {
         self.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
     }
 
-    /// Whether more may have been live than the records tell: between PyTorch's snapshots, or before an imported trace begins.
+    /// Whether more may have been live than is told: between PyTorch's snapshots, lost tensors, or before an imported trace.
     pub fn tells_at_least(&self) -> bool {
-        self.has_snapshots() || self.ledger.begins_late
+        self.has_snapshots() || self.ledger.begins_late || self.tensors.as_ref().is_some_and(|tensors| tensors.lost > 0)
     }
 
     /// Whether the records tell what was obtained of a device. An imported log has requests alone.

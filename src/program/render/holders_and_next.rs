@@ -76,7 +76,7 @@ fn holders(job: &Job, set: Option<LiveSet>, labels: &Labels, top: usize) -> Hold
         Moment::OutOfMemory => "at the failure",
         Moment::End => "at the end",
         _ if job.has_snapshots() => "at the highest that snapshots show",
-        _ if job.tells_at_least() => "at the highest that the trace shows",
+        _ if job.tells_at_least() => "at the highest that is known",
         _ => "at the peak",
     };
     let at_ns = match (&finding.failure, moment) {

@@ -66,10 +66,11 @@ def snapshot():
 
 
 def keep(*arguments):
-    """Calls PyTorch's function for the memory history. Older versions lack the last arguments."""
+    """Calls PyTorch's function for the memory history. Older versions lack the last arguments. Returns how many it has."""
     for count in (8, 7, 5):
         try:
-            return record_history(*arguments[:count])
+            record_history(*arguments[:count])
+            return count
         except TypeError:
             if count == 5:
                 raise

@@ -3,7 +3,7 @@
 `state` has what both ways of recording share, and the one that `vramshim run` chooses. Here is `--torch record`, which
 tells each tensor and its times.
 
-PyTorch's allocator keeps its last events in memory. Twice a second, or when most of them are new, a thread writes the
+PyTorch's allocator keeps its last events in memory. About once a second, or when most of them are new, a thread writes the
 new ones to a file that has the journal's name with another ending. So a killed process loses at most the last second.
 docs/journal-format.md describes the file.
 
@@ -22,20 +22,15 @@ from . import state as _state
 
 _State = _state.State
 
-# A drain reads PyTorch's whole list and all live tensors. So a job for which that takes long is drained less often, but
-# at least once a second.
-INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.5, 1.0
-LARGEST_SHARE_OF_TIME = 0.05
-# How often the number of new events is looked at, unless the list is full sooner.
-LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.05, 0.002
-# A drain reads old events of the list again, so it waits until so many are new. Of three events that older versions of
-# PyTorch keep, two are counted.
-NEW_SHARE = 0.6
+# A drain reads PyTorch's whole list and all live tensors, so there are few, but the last one is less than a second ago.
+INTERVAL_SECONDS = 0.9
+# How often the number of new events is looked at, unless the list is full sooner. A look may come at least as late again.
+LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
 # An error of out of memory is written at once, because the job may end. A search for the largest batch raises many, so
 # those that follow within this time wait for the thread.
 BETWEEN_ERRORS_SECONDS = 1.0
-# Events that PyTorch keeps; more after events were lost.
-FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
+# Events that PyTorch keeps; more if more than this share of them may come until a late look, or if events were lost.
+FIRST_ENTRIES, MOST_ENTRIES, LARGEST_ROOM = 1 << 14, 1 << 20, 0.25
 
 _recorder = None
 # The class of the recorder.
@@ -139,11 +134,6 @@ def _in_forked_child():
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def _identity(event):
-    # An event of out of memory has no address.
-    return event["time_us"], event["action"], event.get("addr"), event["size"]
-
-
 class _History(_State):
     MODE = "record"
 
@@ -151,36 +141,44 @@ class _History(_State):
         self.drained_at = -BETWEEN_ERRORS_SECONDS
         self.error_waits = False
         self.entries = FIRST_ENTRIES
+        # Events before the list began.
+        self.before = 0
         # By device, the last event that was written.
         self.last = {}
         super().__init__(library)
 
-    def _keep(self):
-        """Lets PyTorch keep its last events, with the Python stack of each allocation, in a new list."""
-        _history.keep("all", "alloc", "python", self.entries, True, False, False, ["free_requested", "snapshot"])
+    def _keep(self, is_new=True):
+        """Lets PyTorch keep its last events, with the Python stack of each allocation. `is_new`: in a new list."""
+        skipped = ["free_requested", "snapshot"]
+        given = _history.keep("all", "alloc", "python", self.entries, is_new, False, False, skipped)
+        # Of three events that older versions keep, two are counted.
+        self.counted = self.entries if given == 8 else self.entries * 2 // 3
 
     def _run(self):
-        interval, drained, wait = INTERVAL_SECONDS, time.monotonic(), LOOK_SECONDS
-        told = looked = drained
-        seen = self.drained_events
+        told = looked = time.monotonic()
+        seen, wait, behind = self.drained_events, SHORTEST_LOOK_SECONDS, LOOK_SECONDS
         while self._goes_on(wait):
-            events, begin = self._count()[1], time.monotonic()
-            new = events - self.drained_events
-            # The next look is when the list has enough new events, at the pace of late.
-            enough, pace = self.entries * NEW_SHARE, (events - seen) / (begin - looked)
-            left = enough - new if new < enough else enough
-            wait = min(max(left / pace if pace else 1, SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
-            seen, looked = events, begin
-            nothing = new == 0 and not self.error_waits
-            if nothing and begin - told >= LONGEST_INTERVAL_SECONDS:
-                self._write_sums(False)
-                told = begin
-            if nothing or begin - drained < interval and new < enough:
-                continue
-            self.drain()
-            drained = time.monotonic()
-            wanted = (drained - begin) / LARGEST_SHARE_OF_TIME
-            interval = min(max(wanted, INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
+            before, events, begin = time.monotonic(), self._count()[1], time.monotonic()
+            # Another thread may run before or after the count, so the time between two looks is the longest that it can be.
+            new, pace = events - self.drained_events, (events - seen) / (begin - looked)
+            # As late as late looks were, which is forgotten by and by.
+            behind = max(begin - looked - wait, behind * 0.99, LOOK_SECONDS)
+            late = pace * behind
+            # A list that was never full becomes longer without becoming a new one.
+            if late > self.entries * LARGEST_ROOM and events - self.before + late / 2 < self.counted:
+                self.entries *= 2
+                self._keep(False)
+            # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.
+            enough = max(self.counted - late, 1)
+            wait = min(max((enough - new) / max(pace, 1), SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
+            seen, looked = events, before
+            if new == 0 and not self.error_waits:
+                if begin - told >= INTERVAL_SECONDS:
+                    self._write_sums(False)
+                    told = begin
+            elif new >= enough or begin - self.drained_at >= INTERVAL_SECONDS:
+                self.drain()
+                looked, seen = time.monotonic(), self._count()[1]
 
     def _leaves_out(self):
         waits = time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS
@@ -200,19 +198,23 @@ class _History(_State):
         snapshot = self._snapshot(lines)
         self.drained_events = events_so_far
         news = [self._new(device, events) for device, events in enumerate(snapshot["device_traces"])]
-        if any(is_cut for _, is_cut in news) and self.entries < MOST_ENTRIES:
-            # A longer list is a new one. What comes until then has no event, so nothing else is done before.
+        if max(map(len, news), default=0) >= self.entries and self.entries < MOST_ENTRIES:
+            # The longer list is a new one. What comes until then has no event, so nothing else is done before.
             self.entries *= 2
+            self.before = events_so_far
             self.last.clear()
             self._keep()
         time_us, ids = 0, {}
-        for device, (events, _) in enumerate(news):
+        for device, events in enumerate(news):
             if events:
                 time_us = events[-1]["time_us"]
                 self._tell_events(lines, device, events, ids)
         lost = served - self.recorded
         if lost > self.lost and time_us:
             self.lost = lost
+            # Expandable segments come in pieces, which a snapshot does not tell.
+            whole = [segment for segment in snapshot["segments"] if not segment.get("is_expandable")]
+            self._compare_segments(lines, whole, time_us)
             self._catch_up(lines, snapshot["segments"], time_us, ids)
         if lines:
             self._ended(lines, time_us)
@@ -220,42 +222,47 @@ class _History(_State):
 
     def _tell_events(self, lines, device, events, ids):
         """Writes events. There are many, so a tensor takes few steps here."""
-        live, add = self.live, lines.append
-        # What follows the size in the lines of tensors, by the identities of frames (as `ids`), the stream and the pool.
-        rests = {}
+        live, add, count = self.live, lines.append, 0
+        # The text of each address. Of tensors with the same frames, stream and pool: those, the number of the stack, how the
+        # lines end, and what came after the last of them. Jobs repeat themselves, so that is often what comes now.
+        texts, kinds, kind = {}, {}, [None] * 4
         for event in events:
-            action, size, time_us = event["action"], event["size"], event["time_us"]
+            action, time_us, address = event["action"], event["time_us"], event.get("addr")
+            place = texts.get(address)
+            if place is None:
+                place = texts[address] = f"{device}\t{address}"
             if action == "alloc":
-                address = event["addr"]
-                key = (*map(id, event["frames"]), event["stream"], event.get("pool_id"))
-                rest = rests.get(key)
-                if rest is None:
-                    stack, pool = self._stack(event["frames"], ids, lines), _state.pool_text(key[-1])
-                    rest = rests[key] = stack, f"{key[-2]}\t{stack}\t{_state.NOT_KNOWN}\t{pool}\n"
-                live[address] = device, size, rest[0]
-                add(f"A\t{time_us}\t{device}\t{address}\t{size}\t{rest[1]}")
-                self.recorded += 1
+                size, origin = event["size"], (event["frames"], event["stream"], event.get("pool_id"))
+                if kind[3] is None or kind[3][0] != origin:
+                    key = (*map(id, origin[0]), *origin[1:])
+                    if key not in kinds:
+                        stack, pool = self._stack(origin[0], ids, lines), _state.pool_text(origin[2])
+                        kinds[key] = [origin, stack, f"{origin[1]}\t{stack}\t{_state.NOT_KNOWN}\t{pool}\n", None]
+                    kind[3] = kinds[key]
+                kind = kind[3]
+                live[address] = device, size, kind[1]
+                add(f"A\t{time_us}\t{place}\t{size}\t{kind[2]}")
+                count += 1
             elif action == "free_completed":
-                address = event["addr"]
-                _, size, _ = live.pop(address, (0, 0, 0))
-                add(f"F\t{time_us}\t{device}\t{address}\t{size}\n")
+                live.pop(address, None)
+                add(f"F\t{time_us}\t{place}\n")
             elif action in ("segment_alloc", "segment_map"):
                 pool = _state.pool_text(event.get("pool_id"))
-                add(f"S\t{time_us}\t{device}\t{event['addr']}\t{size}\t{pool}\n")
+                if action == "segment_alloc":
+                    self.segments[address] = device, event["size"], pool
+                add(f"S\t{time_us}\t{place}\t{event['size']}\t{pool}\n")
             elif action in ("segment_free", "segment_unmap"):
-                add(f"U\t{time_us}\t{device}\t{event['addr']}\t{size}\n")
+                self.segments.pop(address, None)
+                add(f"U\t{time_us}\t{place}\t{event['size']}\n")
             elif action == "oom":
-                stack = self._stack(event["frames"], ids, lines)
-                add(f"O\t{time_us}\t{device}\t{size}\t{stack}\n")
+                add(f"O\t{time_us}\t{device}\t{event['size']}\t{self._stack(event['frames'], ids, lines)}\n")
+        self.recorded += count
 
     def _new(self, device, events):
-        """The events that were not written yet, and whether the list has dropped some of them."""
+        """The events that were not written yet."""
         last = self.last.get(device)
-        if events:
-            self.last[device] = _identity(events[-1])
-        if last is None:
-            return events, len(events) >= self.entries
-        for place in range(len(events) - 1, -1, -1):
-            if events[place]["time_us"] == last[0] and _identity(events[place]) == last:
-                return events[place + 1 :], False
-        return events, True
+        self.last[device] = events[-1] if events else None
+        try:
+            return events[events.index(last) + 1 :]
+        except ValueError:
+            return events

@@ -389,15 +389,6 @@ class State:
             yield from (f"B\t{self.asked_us}\t{device}\t{values}\n" for device, values in sums.items())
         yield f"D\t{self.until_us}\t{self.recorded}\t{self.lost}\n"
 
-    def _allocated(self, lines, time_us, device, address, size, stream, stack, allocated, pool):
-        self.live[address] = (device, size, stack)
-        allocated = NOT_KNOWN if allocated is None else allocated
-        lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{stream}\t{stack}\t{allocated}\t{pool_text(pool)}\n")
-
-    def _freed(self, lines, time_us, address):
-        device, size, _ = self.live.pop(address, (0, 0, 0))
-        lines.append(f"F\t{time_us}\t{device}\t{address}\t{size}\n")
-
     def _compare_segments(self, lines, segments, time_us):
         """Writes which segments came and went. An expandable one that grew went, and came anew."""
         there = {
@@ -421,9 +412,10 @@ class State:
                     there[block["address"]] = ((segment["device"], block["requested_size"], stack), segment, block)
         # The frees come first: no moment in between has more than there was.
         for address in [address for address, known in self.live.items() if there.get(address, [0])[0] != known]:
-            self._freed(lines, time_us, address)
+            lines.append(f"F\t{time_us}\t{self.live.pop(address)[0]}\t{address}\n")
         came = [(address, *known) for address, known in there.items() if address not in self.live]
-        for address, (device, size, stack), segment, block in came:
-            pool = segment.get("segment_pool_id")
-            self._allocated(lines, time_us, device, address, size, segment["stream"], stack, block["size"], pool)
+        for address, known, segment, block in came:
+            self.live[address] = device, size, stack = known
+            rest = f"{segment['stream']}\t{stack}\t{block['size']}\t{pool_text(segment.get('segment_pool_id'))}"
+            lines.append(f"A\t{time_us}\t{device}\t{address}\t{size}\t{rest}\n")
         return len(came)
