@@ -145,15 +145,3 @@ fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
         assert_eq!(described(&[(name, variable.default)]), unset, "{name}");
     }
 }
-
-#[test]
-fn each_variable_has_one_entry_and_a_whole_one() {
-    let mut names: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), VARIABLES.len());
-    for variable in VARIABLES {
-        assert!(!variable.default.is_empty() && !(variable.accepted)().is_empty());
-        assert!(variable.meaning.ends_with('.'), "{}", variable.name);
-    }
-}

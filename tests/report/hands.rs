@@ -55,7 +55,6 @@ fn fingers_read_and_choose_what_the_pointer_does() {
 fn the_first_range_of_a_leak_is_the_one_that_the_verdict_names() {
     let folder = TempDir::new().unwrap();
     let mut made = Made::new(folder.path(), 71, 0).unwrap();
-    // Each step keeps a megabyte of the two that it asks for.
     for _ in 0..500 {
         made.alloc(0, MIB, 1).unwrap();
         let block = made.alloc(0, MIB, 2).unwrap();

@@ -239,37 +239,3 @@ impl Tensors {
         text
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_count_as_pytorch_counts_them() {
-        let figures = Figures::default();
-        figures.allocated(0, 1);
-        figures.allocated(0, LARGEST_SMALL_BYTES);
-        figures.allocated(0, LARGEST_SMALL_BYTES + 1);
-        figures.freed(0, 1);
-        let tensors = figures.device(0).unwrap();
-        let [all, small, large] = tensors.stats(ALLOCATED);
-        assert_eq!(
-            (small.current, small.peak),
-            (LARGEST_SMALL_BYTES, LARGEST_SMALL_BYTES + 512)
-        );
-        assert_eq!(large.current, LARGEST_SMALL_BYTES + 512);
-        assert_eq!((all.added, all.removed), (2 * LARGEST_SMALL_BYTES + 1024, 512));
-        assert_eq!(tensors.stats(COUNT)[0].current, 2);
-        assert_eq!(tensors.stats(REQUESTED)[0].current, 2 * LARGEST_SMALL_BYTES + 1);
-    }
-
-    #[test]
-    fn the_fraction_limits_what_tensors_hold() {
-        let figures = Figures::default();
-        assert_eq!(figures.exceeds(0, u64::MAX), None);
-        figures.allow(0, 8192);
-        figures.allocated(0, 4096);
-        assert_eq!(figures.exceeds(0, 4096), None);
-        assert_eq!(figures.exceeds(0, 4097), Some(8192));
-    }
-}
