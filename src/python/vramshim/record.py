@@ -165,7 +165,8 @@ class _History(_State):
             behind = max(begin - looked - wait, behind * 0.99, LOOK_SECONDS)
             late = pace * behind
             # A list that was never full becomes longer without becoming a new one.
-            if late > self.entries * LARGEST_ROOM and events - self.before + late / 2 < self.counted:
+            has_room = events - self.before + late / 2 < self.counted and self.entries < MOST_ENTRIES
+            if late > self.entries * LARGEST_ROOM and has_room:
                 self.entries *= 2
                 self._keep(False)
             # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.

@@ -103,13 +103,13 @@ def _mark_steps():
         from torch.optim.optimizer import register_optimizer_step_post_hook
     except ImportError:  # before PyTorch 2.1
         return
+    from . import control
+
     last = [float("-inf")]
 
     def stepped(*_):
         # A compiler that traces a step leaves this out.
         if not is_compiling() and time.monotonic() >= last[0] + 1:
-            from . import control
-
             last[0] = time.monotonic()
             control.mark("optimizer.step")
 
