@@ -1,8 +1,7 @@
 //! What the pointer, fingers and keys do on the page.
 
 use super::*;
-use support::MIB;
-use support::made::Made;
+use support::{MIB, made::Made};
 
 #[test]
 fn the_first_screen_has_the_answer_and_the_pointer_reads_the_chart() {

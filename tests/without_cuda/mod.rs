@@ -28,7 +28,9 @@ fn no_thread_no_descriptor_no_file() {
     let alone = job().alone().run().ok();
     let with = job().env("VRAMSHIM_STRATEGY", "auto_growth").run().ok();
     let library = support::library().canonicalize().unwrap().display().to_string();
-    let rest: Vec<&str> = with.stdout.lines().filter(|line| *line != library).collect();
+    // glibc before 2.34 has parts of itself in two more files.
+    let is_own = |line: &str| line == library || line.ends_with("/libdl.so.2") || line.ends_with("/libpthread.so.0");
+    let rest: Vec<&str> = with.stdout.lines().filter(|line| !is_own(line)).collect();
     assert_eq!(rest, alone.stdout.lines().collect::<Vec<_>>());
     // The library was loaded.
     assert!(with.stdout.lines().any(|line| line == library), "{}", with.stdout);
