@@ -235,7 +235,7 @@ impl CacheSums {
         let end = if is_all {
             end
         } else {
-            &end[end.iter().position(is_end)?..]
+            &end[end.iter().position(is_end)? + 1..]
         };
         let mut sums = CacheSums::default();
         // Until when tensors are told by the last line `D`, by the one after, and by the one that follows the sums.

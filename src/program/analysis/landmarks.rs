@@ -34,9 +34,10 @@ pub struct Landmarks {
 
 impl Landmarks {
     /// The moments between which a job repeats itself, as its marks tell them: those of the text that occurs most often,
-    /// or of all texts if each is different. Empty if there are fewer than two.
-    pub fn steps(&self) -> Vec<Mark> {
-        let begins = self.marks.iter().filter(|mark| mark.kind != MarkKind::End);
+    /// or of all texts if each is different. Marks with the text `but` leave out some steps. Empty if there are fewer than two.
+    pub fn steps(&self, but: Option<u64>) -> Vec<Mark> {
+        let is_step = |mark: &&Mark| mark.kind != MarkKind::End && Some(mark.text) != but;
+        let begins = self.marks.iter().filter(is_step);
         // A range and a mark of one name are not two steps.
         let name = |mark: &Mark| (mark.text, mark.kind == MarkKind::Begin);
         let mut counts: HashMap<(u64, bool), usize> = HashMap::new();

@@ -66,11 +66,10 @@ def snapshot():
 
 
 def keep(*arguments):
-    """Calls PyTorch's function for the memory history. Older versions lack the last arguments. Returns how many it has."""
+    """Calls PyTorch's function for the memory history. Older versions lack the last arguments."""
     for count in (8, 7, 5):
         try:
-            record_history(*arguments[:count])
-            return count
+            return record_history(*arguments[:count])
         except TypeError:
             if count == 5:
                 raise

@@ -3,7 +3,7 @@
 `state` has what both ways of recording share, and the one that `vramshim run` chooses. Here is `--torch record`, which
 tells each tensor and its times.
 
-PyTorch's allocator keeps its last events in memory. About once a second, or when most of them are new, a thread writes the
+PyTorch's allocator keeps its last events in memory. Twice a second, or when most of them are new, a thread writes the
 new ones to a file that has the journal's name with another ending. So a killed process loses at most the last second.
 docs/journal-format.md describes the file.
 
@@ -22,15 +22,20 @@ from . import state as _state
 
 _State = _state.State
 
-# A drain reads PyTorch's whole list and all live tensors, so there are few, but the last one is less than a second ago.
-INTERVAL_SECONDS = 0.9
-# How often the number of new events is looked at, unless the list is full sooner. A look may come at least as late again.
-LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.02, 0.002
+# A drain reads PyTorch's whole list and all live tensors. So a job for which that takes long is drained less often, but
+# at least once a second.
+INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.5, 1.0
+LARGEST_SHARE_OF_TIME = 0.05
+# How often the number of new events is looked at, unless the list is full sooner.
+LOOK_SECONDS, SHORTEST_LOOK_SECONDS = 0.05, 0.002
+# A drain reads old events of the list again, so it waits until so many are new. Of three events that older versions of
+# PyTorch keep, two are counted.
+NEW_SHARE = 0.6
 # An error of out of memory is written at once, because the job may end. A search for the largest batch raises many, so
 # those that follow within this time wait for the thread.
 BETWEEN_ERRORS_SECONDS = 1.0
-# Events that PyTorch keeps; more if more than this share of them may come until a late look, or if events were lost.
-FIRST_ENTRIES, MOST_ENTRIES, LARGEST_ROOM = 1 << 14, 1 << 20, 0.25
+# Events that PyTorch keeps; more after events were lost.
+FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
 
 _recorder = None
 # The class of the recorder.
@@ -134,6 +139,11 @@ def _in_forked_child():
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
+def _identity(event):
+    # An event of out of memory has no address.
+    return event["time_us"], event["action"], event.get("addr"), event["size"]
+
+
 class _History(_State):
     MODE = "record"
 
@@ -141,45 +151,36 @@ class _History(_State):
         self.drained_at = -BETWEEN_ERRORS_SECONDS
         self.error_waits = False
         self.entries = FIRST_ENTRIES
-        # Events before the list began.
-        self.before = 0
         # By device, the last event that was written.
         self.last = {}
         super().__init__(library)
 
-    def _keep(self, is_new=True):
-        """Lets PyTorch keep its last events, with the Python stack of each allocation. `is_new`: in a new list."""
-        skipped = ["free_requested", "snapshot"]
-        given = _history.keep("all", "alloc", "python", self.entries, is_new, False, False, skipped)
-        # Of three events that older versions keep, two are counted.
-        self.counted = self.entries if given == 8 else self.entries * 2 // 3
+    def _keep(self):
+        """Lets PyTorch keep its last events, with the Python stack of each allocation, in a new list."""
+        _history.keep("all", "alloc", "python", self.entries, True, False, False, ["free_requested", "snapshot"])
 
     def _run(self):
-        told = looked = time.monotonic()
-        seen, wait, behind = self.drained_events, SHORTEST_LOOK_SECONDS, LOOK_SECONDS
+        interval, drained, wait = INTERVAL_SECONDS, time.monotonic(), LOOK_SECONDS
+        told = looked = drained
+        seen = self.drained_events
         while self._goes_on(wait):
-            before, events, begin = time.monotonic(), self._count()[1], time.monotonic()
-            # Another thread may run before or after the count, so the time between two looks is the longest that it can be.
-            new, pace = events - self.drained_events, (events - seen) / (begin - looked)
-            # As late as late looks were, which is forgotten by and by.
-            behind = max(begin - looked - wait, behind * 0.99, LOOK_SECONDS)
-            late = pace * behind
-            # A list that was never full becomes longer without becoming a new one.
-            has_room = events - self.before + late / 2 < self.counted and self.entries < MOST_ENTRIES
-            if late > self.entries * LARGEST_ROOM and has_room:
-                self.entries *= 2
-                self._keep(False)
-            # A drain reads old events of the list again, so it waits until there is just room for what a late look finds.
-            enough = max(self.counted - late, 1)
-            wait = min(max((enough - new) / max(pace, 1), SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
-            seen, looked = events, before
-            if new == 0 and not self.error_waits:
-                if begin - told >= INTERVAL_SECONDS:
-                    self._write_sums(False)
-                    told = begin
-            elif new >= enough or begin - self.drained_at >= INTERVAL_SECONDS:
-                self.drain()
-                looked, seen = time.monotonic(), self._count()[1]
+            events, begin = self._count()[1], time.monotonic()
+            new = events - self.drained_events
+            # The next look is when the list has enough new events, at the pace of late.
+            enough, pace = self.entries * NEW_SHARE, (events - seen) / (begin - looked)
+            left = enough - new if new < enough else enough
+            wait = min(max(left / pace if pace else 1, SHORTEST_LOOK_SECONDS), LOOK_SECONDS)
+            seen, looked = events, begin
+            nothing = new == 0 and not self.error_waits
+            if nothing and begin - told >= LONGEST_INTERVAL_SECONDS:
+                self._write_sums(False)
+                told = begin
+            if nothing or begin - drained < interval and new < enough:
+                continue
+            self.drain()
+            drained = time.monotonic()
+            wanted = (drained - begin) / LARGEST_SHARE_OF_TIME
+            interval = min(max(wanted, INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
 
     def _leaves_out(self):
         waits = time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS
@@ -199,14 +200,13 @@ class _History(_State):
         snapshot = self._snapshot(lines)
         self.drained_events = events_so_far
         news = [self._new(device, events) for device, events in enumerate(snapshot["device_traces"])]
-        if max(map(len, news), default=0) >= self.entries and self.entries < MOST_ENTRIES:
-            # The longer list is a new one. What comes until then has no event, so nothing else is done before.
+        if any(is_cut for _, is_cut in news) and self.entries < MOST_ENTRIES:
+            # A longer list is a new one. What comes until then has no event, so nothing else is done before.
             self.entries *= 2
-            self.before = events_so_far
             self.last.clear()
             self._keep()
         time_us, ids = 0, {}
-        for device, events in enumerate(news):
+        for device, (events, _) in enumerate(news):
             if events:
                 time_us = events[-1]["time_us"]
                 self._tell_events(lines, device, events, ids)
@@ -258,12 +258,18 @@ class _History(_State):
             elif action == "oom":
                 add(f"O\t{time_us}\t{device}\t{event['size']}\t{self._stack(event['frames'], ids, lines)}\n")
         self.recorded += count
+        # They refer to each other.
+        for known in kinds.values():
+            known[3] = None
 
     def _new(self, device, events):
-        """The events that were not written yet."""
+        """The events that were not written yet, and whether the list has dropped some of them."""
         last = self.last.get(device)
-        self.last[device] = events[-1] if events else None
-        try:
-            return events[events.index(last) + 1 :]
-        except ValueError:
-            return events
+        if events:
+            self.last[device] = _identity(events[-1])
+        if last is None:
+            return events, len(events) >= self.entries
+        for place in range(len(events) - 1, -1, -1):
+            if events[place]["time_us"] == last[0] and _identity(events[place]) == last:
+                return events[place + 1 :], False
+        return events, True

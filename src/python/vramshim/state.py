@@ -397,7 +397,7 @@ class State:
         }
         for letter, ones, others in (("U", self.segments, there), ("S", there, self.segments)):
             for address, known in ones.items():
-                if others.get(address) != known:
+                if others.get(address, ())[:2] != known[:2]:
                     device, size, pool = known
                     lines.append(f"{letter}\t{time_us}\t{device}\t{address}\t{size}\t{pool}\n")
         self.segments = there

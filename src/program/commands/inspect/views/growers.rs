@@ -11,7 +11,7 @@ use crate::render::format::{count, difference, duration, many, printable, size};
 use crate::render::text_or_json::Page;
 
 pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError> {
-    let steps = study.landmarks.steps();
+    let steps = study.landmarks.steps(study.mark("optimizer.step").ok());
     let devices_of_peak = || study.peak.devices.iter().filter(|set| set.device >= 0);
     let Some(peak) = devices_of_peak().max_by_key(|set| set.allocated) else {
         page.line("The job allocated nothing on a device.");

@@ -161,7 +161,7 @@ impl Study {
     }
 
     /// The number of the text of the last mark with this name.
-    fn mark(&self, name: &str) -> Result<u64, MomentError> {
+    pub fn mark(&self, name: &str) -> Result<u64, MomentError> {
         let text = |mark: &Mark| self.labels.stacks().and_then(|stacks| stacks.text(mark.text));
         let mut marks = self.landmarks.marks.iter().rev();
         let begins = |mark: &&Mark| mark.kind != MarkKind::End && text(mark) == Some(name);
