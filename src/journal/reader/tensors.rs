@@ -52,11 +52,11 @@ fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
 
 /// A decimal number: a file may have millions of them.
 fn decimal(field: &[u8]) -> Option<u64> {
-    let digits = field
-        .iter()
-        .map(|letter| Some(u64::from(letter.checked_sub(b'0').filter(|&digit| digit < 10)?)));
-    let number = digits.reduce(|number, digit| number?.checked_mul(10)?.checked_add(digit?));
-    number.flatten()
+    field.first()?;
+    field.iter().try_fold(0u64, |number, letter| {
+        let digit = letter.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    })
 }
 
 /// The line without its line feed. `None` if it cannot be understood or cannot be true, as for a record of a journal

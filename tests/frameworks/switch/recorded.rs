@@ -61,13 +61,12 @@ fn figures_that_lack_lost_tensors_are_told_as_the_least() {
     let finished = forked("record", "auto_growth", "8GiB", &[&path("burst.py")]).ok();
     let own = &finished.json()[0];
     assert!(own["before"].number() > 0 && own["after"] == own["before"], "{own}");
-    let [lost, recorded] = ["lost", "recorded"].map(|figure| tensors(&finished)[figure].number());
-    assert_eq!(own["made"], lost + recorded);
+    let told = tensors(&finished);
+    let lost = told["lost"].number();
+    assert_eq!(own["made"], lost + told["recorded"].number());
     assert_eq!(finished.inspect()["peaks_are_at_least"], true);
-    assert_says(
-        &finished.told(&["inspect"]).text,
-        &format!("{lost} tensors are missing"),
-    );
+    let missing = format!("{lost} tensors are missing");
+    assert_says(&finished.told(&["inspect"]).text, &missing);
     let why = finished.told(&["why"]).text;
     assert_says(&why, "Holders at the highest that is known");
     assert!(!why.contains("PyTorch did not allocate"), "{why}");
@@ -77,6 +76,7 @@ fn figures_that_lack_lost_tensors_are_told_as_the_least() {
 #[test]
 fn tensors_that_are_lost_are_counted() {
     let finished = forked("record", "auto_growth", "8GiB", &[&path("train.py"), "300"]).ok();
-    let [lost, recorded] = ["lost", "recorded"].map(|figure| tensors(&finished)[figure].number());
-    assert!(recorded > 20_000 && lost * 20 < recorded, "{lost} of {recorded}");
+    let told = tensors(&finished);
+    let [lost, recorded] = ["lost", "recorded"].map(|figure| told[figure].number());
+    assert!(recorded > 20_000 && lost * 20 < recorded, "{told:#}");
 }
