@@ -323,6 +323,8 @@ impl Shortage {
             None if u64::try_from(parts.unknown).is_ok_and(|unknown| unknown >= short) => {
                 or_layer(Verdict::NotEnoughEvidence)
             }
+            // It would not fit if the process held nothing.
+            None if short >= parts.live.saturating_add(parts.cached) => or_layer(Verdict::LargerThanDevice),
             None => or_layer(Verdict::LiveSet),
         }
     }

@@ -29,7 +29,7 @@ fn an_imported_journal_claims_neither_a_process_nor_an_end() {
     let journal = journal.to_str().unwrap();
     let Printed { text: why, code, .. } = run("why", &[journal]);
     assert_eq!(code, Some(10), "{why}");
-    assert_says(&why, "Imported trace, log, started ");
+    assert_says(&why, "Imported trace, log, recorded from ");
     let page = run("inspect", &[journal]).text;
     let view = run("inspect", &[journal, "--top", "size"]).text;
     for page in [&why, &page, &view] {

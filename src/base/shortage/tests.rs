@@ -27,7 +27,12 @@ fn shortage(requested: u64, [live, cached, context, others]: [u64; 4]) -> Shorta
 fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     let of = |requested, held| shortage(requested, held).verdict();
     assert_eq!(of(40 * GIB, [GIB, 0, 0, 0]), Verdict::LargerThanDevice);
-    assert_eq!(of(2 * GIB, [23 * GIB, 0, 0, 0]), Verdict::LiveSet);
+    assert_eq!(of(22 * GIB, [2 * GIB, 0, GIB, 0]), Verdict::LiveSet);
+    assert_eq!(
+        of(24 * GIB, [2 * GIB, 0, GIB, 0]),
+        Verdict::LargerThanDevice,
+        "the context stays"
+    );
     assert_eq!(of(2 * GIB, [18 * GIB, 5 * GIB, GIB, 0]), Verdict::Unusable);
     assert_eq!(of(GIB, [22 * GIB, GIB, GIB, 0]), Verdict::LiveSet, "1 GiB is cached");
     assert_eq!(of(2 * GIB, [3 * GIB, 2 * GIB, GIB, 18 * GIB]), Verdict::OtherProcesses);

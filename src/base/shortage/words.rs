@@ -27,9 +27,12 @@ impl Shortage {
         let unknown = next(parts.unknown.into());
         let free = next(parts.free.into());
         let own = live + cached + context;
-        // What is used inside the framework's cache is not known.
+        // What is used inside the framework's cache is not known, so neither is what is free in it.
         let held = if self.of_cache { "held" } else { "live" };
-        let mut of_process = format!("{held} {} + cached {}", text(live), text(cached));
+        let mut of_process = format!("{held} {}", text(live));
+        if !self.of_cache || cached > 0 {
+            of_process += &format!(" + cached {}", text(cached));
+        }
         if !parts.lacks_context() {
             of_process += &format!(" + context {}", text(context));
         }
@@ -105,7 +108,11 @@ impl Shortage {
                     ""
                 };
                 let (total, unasked) = (size(self.total()), self.unasked());
-                format!("{asked} were asked for, and the device has {total} in all{hint}{unasked}")
+                let beside = match self.requested <= self.total() {
+                    true => ", so nothing else fits beside it",
+                    false => "",
+                };
+                format!("{asked} were asked for, and the device has {total} in all{beside}{hint}{unasked}")
             }
             Verdict::Guard => {
                 let bound = self.guard.map_or_else(String::new, |guard| size(guard.bytes));

@@ -127,7 +127,24 @@ impl Floors {
                 .count()
         };
         let rises = rises.filter(|rise| apart(rise) >= LEAST_RISING);
-        rises.last().map(|rise| rise.growth(self))
+        let still = self
+            .windows
+            .windows(2)
+            .next_back()
+            .is_some_and(|pair| pair[1].floor > pair[0].floor);
+        let found = rises.last().filter(|_| still).map(|rise| rise.growth(self));
+        // A step of the job may be longer than a window, and floors rise and fall within it.
+        found.or_else(|| self.of_pairs().growth())
+    }
+
+    /// The same with windows of twice the width.
+    fn of_pairs(&self) -> Floors {
+        let odd = self.windows.len() % 2;
+        Floors {
+            windows: self.windows[odd..].chunks(2).map(joined).collect(),
+            width: self.width * 2,
+            ..Floors::default()
+        }
     }
 
     /// The windows from which on the floors rise steadily until now, the last of them first.
@@ -207,6 +224,10 @@ mod tests {
         assert!((2200..=3000).contains(&growth.bytes), "{growth:?}");
         let ended = |step| if (400..800).contains(&step) { 5 } else { 0 };
         assert_eq!(after(1000, 20, ended).growth(), None, "it is over");
+        // With few steps a window is shorter than a step.
+        let growth = after(40, 100, |_| 5).growth().expect("growth");
+        assert!((80..=200).contains(&growth.bytes), "{growth:?}");
+        assert_eq!(after(40, 100, |_| 0).growth(), None);
     }
 
     /// The second step of a training: its first half, in which more is allocated than freed, fails.

@@ -252,9 +252,9 @@ impl Job {
         self.tensors.as_ref().is_some_and(|tensors| tensors.snapshots)
     }
 
-    /// Whether more may have been live than is told: between PyTorch's snapshots, lost tensors, or before an imported trace.
+    /// Whether more may have been live than is told: by PyTorch's tensors, or before an imported trace.
     pub fn tells_at_least(&self) -> bool {
-        self.has_snapshots() || self.ledger.begins_late || self.tensors.as_ref().is_some_and(|tensors| tensors.lost > 0)
+        self.ledger.begins_late || self.tensors.as_ref().is_some_and(|tensors| tensors.tells_at_least())
     }
 
     /// Whether the records tell what was obtained of a device. An imported log has requests alone.

@@ -74,7 +74,7 @@ pub struct Moment {
     /// Bytes that other code had, of any class; and those that came later than PyTorch told, so they may be PyTorch's.
     pub others: u64,
     pub others_or_torch: u64,
-    /// Tensors may be missing: PyTorch told them by snapshots, or some were lost. Then `bytes` is at least what tensors had.
+    /// Tensors may be missing. Then `bytes` is at least what tensors had.
     pub at_least: bool,
 }
 
@@ -165,6 +165,6 @@ fn moment(set: &DeviceSet, recorded: &tensor_records::Tensors, labels: &Labels) 
         holders,
         others: bytes(Whose::Other).saturating_add(set.graphs),
         others_or_torch: bytes(Whose::NotShown),
-        at_least: recorded.snapshots || recorded.lost > 0 || recorded.damaged > 0,
+        at_least: recorded.tells_at_least(),
     }
 }

@@ -196,6 +196,15 @@ pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.1} %", share * 100.0))
 }
 
+/// What stands before a figure that is a lower bound.
+pub fn at_least(is_bound: bool) -> &'static str {
+    match (is_bound, is_dumb()) {
+        (false, _) => "",
+        (true, false) => "\u{2265} ",
+        (true, true) => ">= ",
+    }
+}
+
 pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);

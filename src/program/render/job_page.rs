@@ -1,5 +1,6 @@
 //! The page of one job in `inspect`: header, devices, and the first entries of each list (APIs, failed calls).
 
+use base::api::Api;
 use journal::reader::Header;
 
 use crate::analysis::device_ledger::{DeviceLedger, Reclaims, Totals};
@@ -7,7 +8,7 @@ use crate::analysis::job::{Job, NOT_KNOWN};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
-use crate::render::format::{self, count, duration, is_dumb, many, percent, printable, shown, size, strong, times};
+use crate::render::format::{self, count, duration, many, percent, printable, shown, size, strong, times};
 use crate::render::host_memory;
 use crate::render::text_or_json::Page;
 use crate::render::verdict_lines::{damaged_parts, verdict};
@@ -54,7 +55,7 @@ pub fn job(page: &mut Page, job: &Job, top: usize) {
         classes(page, pinned, "", Some(""));
     }
     host.iter().for_each(|line| page.line(format!("  {line}")));
-    apis(page, &job.ledger, top);
+    apis(page, job, top);
     failures(page, &job.ledger, top);
 }
 
@@ -80,7 +81,7 @@ fn head(page: &mut Page, job: &Job) {
         line("Strategy", &printable(&header.strategy, 32));
     }
     let (ended, started) = (format::ended_after(job), format::started(job));
-    line("Ended", &format!("{ended} (started {started})"));
+    line("Ended", &format!("{ended} (recorded from {started})"));
     if let Some(software) = software(header) {
         line("Software", &software);
     }
@@ -121,12 +122,14 @@ fn head(page: &mut Page, job: &Job) {
     }
 }
 
-fn apis(page: &mut Page, ledger: &Ledger, top: usize) {
-    let mut apis: Vec<_> = ledger.apis.iter().collect();
+fn apis(page: &mut Page, job: &Job, top: usize) {
+    let mut apis: Vec<_> = job.ledger.apis.iter().collect();
     apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
     let rows = apis.iter().map(|(api, totals)| {
-        let [calls, failed] = [totals.calls, totals.failed_calls].map(count);
-        vec![api_name(**api), calls, failed, size(totals.bytes)]
+        let is_of_tensors = [Api::torch_alloc, Api::torch_free].map(Api::number).contains(*api);
+        let at_least = format::at_least(is_of_tensors && job.tells_at_least());
+        let [calls, bytes] = [count(totals.calls), size(totals.bytes)].map(|figure| format!("{at_least}{figure}"));
+        vec![api_name(**api), calls, count(totals.failed_calls), bytes]
     });
     list(page, "By API", "api|>calls|>failed|>bytes", rows, top);
 }
@@ -187,11 +190,10 @@ fn software(header: &Header) -> Option<String> {
 }
 
 fn device(page: &mut Page, job: &Job, ledger: &DeviceLedger) {
-    let sign = if is_dumb() { ">= " } else { "\u{2265} " };
-    let at_least = if job.tells_at_least() { sign } else { "" };
+    let at_least = format::at_least(job.tells_at_least());
     let of_reserved = job
         .knows_reserved(ledger)
-        .then_some(if job.ledger.begins_late { sign } else { "" });
+        .then_some(if job.ledger.begins_late { at_least } else { "" });
     classes(page, ledger, at_least, of_reserved);
     if of_reserved.is_none() {
         return page.line("  The trace has requests alone: what was obtained from the driver for them is not known");

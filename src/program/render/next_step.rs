@@ -114,8 +114,8 @@ impl Replayed {
         let [room, peak] = [self.room, self.peak].map(size);
         let what = match (self.fits, verdict) {
             (true, _) => format!(
-                "Replay: under {strategy} this request fits, with {peak} of {room} reserved: vramshim run \
-                 {allocator}--strategy {strategy}"
+                "Replay: under {strategy} this request fits, with {peak} of {room} reserved; what would come after it is not known: \
+                 vramshim run {allocator}--strategy {strategy}"
             ),
             (false, Verdict::LiveSet | Verdict::Unusable) => {
                 format!("Replay: under {strategy} this request does not fit into {room} either")
@@ -329,13 +329,15 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     };
     let (held, all) = (bytes(largest), others.len());
     let beside = neighbour(job, largest.pid);
-    let trim = beside.as_ref().map_or(String::new(), |beside| match beside.state {
-        // The processes of a job end together.
-        State::Exited(_) | State::Killed if beside.header.job != job.header.job => {
-            "; it has ended since, so try again".to_owned()
-        }
-        _ => trim(job, at, beside).unwrap_or_default(),
-    });
+    // The processes of a job end together.
+    let is_ended =
+        |beside: &Job| matches!(beside.state, State::Exited(_) | State::Killed) && beside.header.job != job.header.job;
+    let has_ended = beside.as_ref().is_some_and(is_ended);
+    let trim = beside
+        .as_ref()
+        .filter(|beside| !is_ended(beside))
+        .and_then(|beside| trim(job, at, beside));
+    let trim = trim.unwrap_or_default();
     if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
         let largest = of_this_job(largest, &beside.header);
         return format!(
@@ -345,6 +347,9 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     }
     if all == 1 || largest.bytes >= Some(lacking) {
         let largest = name(largest);
+        if has_ended {
+            return format!("{largest} held {held} of {what} and has ended since: try again, or {or}");
+        }
         return format!(
             "Find out whose process {largest} is, which holds {held} of {what}{trim}. End that process, or {or}"
         );

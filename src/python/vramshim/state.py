@@ -73,6 +73,13 @@ def _calling_frames():
     return frames
 
 
+def _line(frames):
+    """The innermost line outside of PyTorch, or the innermost of all; `None` without a stack."""
+    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    file, line, name = (outside or list(frames) or [(None, 0, "")])[0]
+    return file and f"{file}:{line} {name}"
+
+
 class State:
     """Writes the file beside the journal."""
 
@@ -285,19 +292,19 @@ class State:
         self.failures_told += 1
         if self.failures_told > MOST_TOLD:
             return
+        lines = {number: _line(frames) for frames, number in self.stacks.items()}
         sums = collections.Counter()
         for on, size, stack in self.live.values():
             if on == device:
-                sums[stack] += size
+                sums[lines.get(stack)] += size
         segments = sum(size for on, size, _ in self.segments.values() if on == device)
         if not segments:
             return
-        text = f"PyTorch's tensors have {_mebibytes(sum(sums.values()))} of its segments of {_mebibytes(segments)}"
-        for number, size in sums.most_common(1):
-            frames = next(frames for frames, known in self.stacks.items() if known == number)
-            outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-            file, line, name = (outside or list(frames) or [("(no stack)", 0, "")])[0]
-            text += f"; most of it: {_mebibytes(size)} of {file}:{line} {name}"
+        live = sum(sums.values())
+        text = f"PyTorch's tensors have {_mebibytes(live)} of its segments of {_mebibytes(segments)}"
+        for line, size in sums.most_common(1):
+            part = "most" if 2 * size > live else "the largest part"
+            text += f"; {part} of it: {_mebibytes(size)} of {line or 'no line of Python (autograd, or older than the record)'}"
         _library.say(f"GPU {device} at this failure: {text}")
 
     def _snapshot(self, lines):

@@ -1,7 +1,8 @@
 //! The records of a journal and PyTorch's tensors as one stream, in the order of their times.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
+use std::ops::RangeFrom;
 
 use base::api::{Api, Class};
 use journal::format::{Allocation, Event, MemInfo, Record, TensorEvent, TensorLine};
@@ -32,6 +33,9 @@ struct Entries<'a> {
     streams: HashMap<u64, u8>,
     /// Allocations (false) and frees (true) of the journal so far, at places of PyTorch's segments.
     seen: HashMap<(Place, bool), u32>,
+    /// Memory that the journal has so far, and the places of what no snapshot shows of it.
+    numbers: RangeFrom<u64>,
+    not_shown: HashSet<Place>,
     /// Physical memory that the journal has so far, and which of it is PyTorch's now.
     made: u64,
     /// With the bytes if it is mapped nowhere.
@@ -57,6 +61,8 @@ impl<'a> Entries<'a> {
             pool: DEFAULT_POOL,
             streams: HashMap::from([(0, DEFAULT_STREAM)]),
             seen: HashMap::new(),
+            numbers: 0..,
+            not_shown: HashSet::new(),
             made: 0,
             physical: HashMap::new(),
         })
@@ -207,17 +213,24 @@ impl Entries<'_> {
             }
             &mut (Event::Alloc(one) | Event::Free { allocation: one, .. }) if is_memory(one) => {
                 let place = (device, one.address);
-                let Some(&obtained) = tensors.segments.get(&place) else {
-                    return Some(record);
-                };
                 let gone = match record.event {
                     Event::Free { context_gone, .. } => Some(context_gone),
                     _ => None,
                 };
-                let seen = self.seen.entry((place, gone.is_some())).or_default();
-                *seen += 1;
+                let is_not_shown = match gone {
+                    Some(_) => self.not_shown.remove(&place),
+                    None => {
+                        let around = self.numbers.next().and_then(|number| tensors.not_shown.around(number));
+                        around.is_some() && self.not_shown.insert(place)
+                    }
+                };
                 // After the file's end, this memory is PyTorch's or not; nothing tells. Snapshots do not see each segment.
-                if *seen <= obtained || tensors.snapshots {
+                let is_segment = tensors.segments.get(&place).is_some_and(|&obtained| {
+                    let seen = self.seen.entry((place, gone.is_some())).or_default();
+                    *seen += 1;
+                    *seen <= obtained || tensors.snapshots
+                });
+                if is_not_shown || is_segment {
                     let size = one.reserved.unwrap_or(one.allocated);
                     return Some(match gone {
                         None => self.obtained(record, one.address, size),

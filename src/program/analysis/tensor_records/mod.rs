@@ -120,6 +120,9 @@ pub struct Tensors {
     pub snapshots: bool,
     /// When they were taken, in microseconds since 1970.
     taken_us: Vec<u64>,
+    /// Which memory (of all, in the order of the journal) came and went between two snapshots. It may have been a segment, and
+    /// what was used of it is not known.
+    not_shown: Ranges,
     /// Allocations that PyTorch made, and those of them that the file does not have.
     pub recorded: u64,
     pub lost: u64,
@@ -217,6 +220,11 @@ impl Tensors {
         !self.segments.is_empty()
     }
 
+    /// How many snapshots were taken; `None` if the file tells each tensor.
+    pub fn snapshots_taken(&self) -> Option<usize> {
+        self.snapshots.then_some(self.taken_us.len())
+    }
+
     /// The time of the first snapshot, in nanoseconds since the journal began; `None` if the file tells each tensor.
     pub fn first_snapshot_ns(&self) -> Option<u64> {
         let first = || self.taken_us.first().map_or(u64::MAX, |&time_us| self.time_ns(time_us));
@@ -228,6 +236,11 @@ impl Tensors {
     pub fn snapshot_before(&self, time_ns: u64) -> Option<u64> {
         let taken = self.taken_us.iter().map(|&time_us| self.time_ns(time_us));
         taken.filter(|&taken_ns| taken_ns <= time_ns).max()
+    }
+
+    /// Whether more tensors may have been live than is told: between snapshots, or because some were lost or damaged.
+    pub fn tells_at_least(&self) -> bool {
+        self.snapshots || self.lost > 0 || self.damaged > 0
     }
 
     /// Until when the file tells what there was at a time, both in nanoseconds since the journal began. Snapshots tell nothing
@@ -324,8 +337,14 @@ impl Tensors {
         let mut obtained_ns: HashMap<i16, u64> = HashMap::new();
         let mut seen: HashMap<Place, usize> = HashMap::new();
         let mut behind_ns: Option<i64> = None;
+        // Memory that is at no place of a segment, with its number and that of the next snapshot.
+        let mut apart: HashMap<Place, (u64, usize)> = HashMap::new();
+        let mut numbers = 0..;
         for record in journal.records() {
             let record = record?;
+            let next = self
+                .taken_us
+                .partition_point(|&taken_us| taken_us < self.unix_us(&record));
             match record.event {
                 Event::Alloc(allocation) if allocation.class == Class::Vmm.into() => {
                     made.insert(allocation.address, count);
@@ -333,7 +352,13 @@ impl Tensors {
                 }
                 Event::Alloc(allocation) if is_memory(allocation) => {
                     let place = (record.device, allocation.address);
-                    let Some(times) = obtained.get(&place) else { continue };
+                    let number = numbers.next().unwrap_or(u64::MAX);
+                    let Some(times) = obtained.get(&place) else {
+                        if self.snapshots {
+                            apart.insert(place, (number, next));
+                        }
+                        continue;
+                    };
                     obtained_ns.insert(record.device, record.time_ns);
                     let number = seen.entry(place).or_default();
                     if let Some(time_us) = times.get(*number) {
@@ -344,6 +369,12 @@ impl Tensors {
                         }
                     }
                     *number += 1;
+                }
+                Event::Free { allocation, .. } if is_memory(allocation) => {
+                    let came = apart.remove(&(record.device, allocation.address));
+                    if let Some((number, _)) = came.filter(|&(_, before)| before == next) {
+                        self.not_shown.insert_joined(number, number + 1);
+                    }
                 }
                 Event::Map { address, handle, .. } => {
                     let number = made.get(&handle).copied();

@@ -31,7 +31,11 @@ pub fn show(page: &mut Page, jobs: &[&Job]) {
                 true => duration(job.duration_ns),
                 false => "-".to_owned(),
             },
-            size(sum(|all| all.allocated.peak)),
+            format!(
+                "{}{}",
+                format::at_least(job.tells_at_least()),
+                size(sum(|all| all.allocated.peak))
+            ),
             size_or_not_known(knows_reserved.then(|| sum(|all| all.reserved.peak))),
             size(sum(|all| all.allocated.current)),
             count(job.ledger.failed_calls()),

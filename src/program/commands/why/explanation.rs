@@ -39,7 +39,9 @@ pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
     };
     let (title, path) = (printable(&job.title(), 80), shown(&job.path));
     let (started, ended) = (format::started(job), format::ended_after(job));
-    page.line(format!("{process}, {title}, started {started}, ended: {ended}; {path}"));
+    page.line(format!(
+        "{process}, {title}, recorded from {started}, ended: {ended}; {path}"
+    ));
     if let Some(before) = &run.died_before {
         let (why, pid) = (before.finding().verdict.words(), before.header.pid);
         let (started, path) = (format::started(before), shown(&before.path));

@@ -17,12 +17,23 @@ function canvasOf(process, device) {
     return small.get(key);
 }
 
+/** How long after the first of its run a process began, by the clocks of their hosts. Each journal counts from its own start. */
+const lateness = (process) => process.started_unix_ns - Math.min(...runs[process.run].map((one) => one.started_unix_ns));
+
+/** What a device had live at a time of its process, in words. */
+function liveThen({ process, device }, time) {
+    if (time < 0) return "its journal begins later";
+    return time > process.until ? "its journal ended before" : `${liveText(device, time)} at the moment`;
+}
+
 function drawSmall({ process, device }, scale, length) {
     const drawn = drawing(canvasOf(process, device));
     if (!drawn) return;
-    const to = process.began + length;
-    const view = plane(drawn.pen, [0, 2, drawn.width - 6, drawn.height - 3], process.began, to, scale);
+    const from = -lateness(process);
+    const to = from + length;
+    const view = plane(drawn.pen, [0, 2, drawn.width - 6, drawn.height - 3], from, to, scale);
     drawLevels(view, device, 1);
+    if (from < process.began) shade(view, from, process.began, "ground", 1);
     if (process.until < to) shade(view, process.until, to, "ground", 1);
     for (const failure of process.failures) drawFlag(view, failure.time_ns, "", LOOKS.failure);
 }
@@ -31,13 +42,14 @@ panel("ranks", () => {
     const list = everyDevice();
     byId("ranks").hidden = list.length < 2 && report.unread.length === 0;
     const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
-    const length = Math.max(...report.processes.map((process) => process.until - process.began));
+    const length = Math.max(...report.processes.map((process) => lateness(process) + process.until));
+    const now = state.at + lateness(state.process);
     const cards = list.map(({ process, device }) => {
         const failed = process.ended_by_failure ? failureWords(process) : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
-        const here = liveText(device, process.began + state.at - state.process.began);
+        const here = liveThen({ process, device }, now - lateness(process));
         const peak = peakText(device);
-        const figures = `peak ${peak} live, ${reservedText(device, device.peak_reserved)} reserved${failed && `, ${failed}`}; ${here} live at the moment`;
+        const figures = `peak ${peak} live, ${reservedText(device, device.peak_reserved)} reserved${failed && `, ${failed}`}; live: ${here}`;
         const card = button("", () => selectProcess(process, device), {
             class: "card",
             "aria-pressed": String(process === state.process && device === state.device),
@@ -46,7 +58,7 @@ panel("ranks", () => {
         card.replaceChildren(
             make("span", { class: "name" }, text, failed && make("b", { class: "badly" }, ` ${failed}`)),
             canvasOf(process, device),
-            make("span", { class: "more" }, `peak ${peak}, ${here} at the moment`),
+            make("span", { class: "more" }, `peak ${peak}; ${here}`),
         );
         return make("li", {}, card);
     });
@@ -58,7 +70,7 @@ panel("ranks", () => {
     const without = report.processes.length - new Set(list.map(({ process }) => process)).size;
     const unused = without > 0 ? `, of which ${count(without)} used no device` : "";
     const scales = `${size(scale / 1.05)} and ${duration(length)}`;
-    const summary = `${many(report.processes.length, "process", "processes")}${inRuns}${unused}, all on one scale: ${scales}. Times count from the start of each journal.${because}`;
+    const summary = `${many(report.processes.length, "process", "processes")}${inRuns}${unused}, all on one scale: ${scales}. Times count from the first start of a run, by the clocks of the hosts.${because}`;
     body("ranks").replaceChildren(
         p("asof", list.length > 0 ? summary : "No process used a device."),
         ...all,

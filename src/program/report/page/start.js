@@ -37,7 +37,7 @@ panel("title", () => {
     document.title = `GPU memory of ${process.title}`;
     byId("title").textContent = process.title;
     byId("subtitle").textContent =
-        `${rankText(process)} on ${process.host}, ${process.strategy}, started ${process.started}`;
+        `${rankText(process)} on ${process.host}, ${process.strategy}, recorded from ${process.started}`;
     const option = (one) => {
         const ended = one.ended_by_failure ? `, ${failureWords(one)}` : "";
         const value = report.processes.indexOf(one);

@@ -7,6 +7,7 @@ use super::study::Study;
 use crate::analysis::growth::{FEWEST_MOMENTS, Grower, growers, thinned};
 use crate::analysis::holdings::{At, Holdings};
 use crate::analysis::job::LoadError;
+use crate::analysis::tensor_records::Tensors;
 use crate::render::format::{count, difference, duration, many, printable, size};
 use crate::render::text_or_json::Page;
 
@@ -60,10 +61,18 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         peak.device,
         count(moments.len() as u64)
     ));
-    let few = moments.len() < FEWEST_MOMENTS;
+    let snapshots = job.tensors.as_ref().and_then(Tensors::snapshots_taken);
+    let (known, few, shown) = match snapshots {
+        Some(taken) => (
+            many(taken as u64, "snapshot"),
+            moments.len().min(taken) < FEWEST_MOMENTS,
+            ", as far as snapshots show",
+        ),
+        None => (many(moments.len() as u64, "moment"), moments.len() < FEWEST_MOMENTS, ""),
+    };
     page.line(match &sum {
-        _ if few => format!("Whether anything grew is not known: {} tell too little.", many(moments.len() as u64, "moment")),
-        None => "The sum of all live bytes did not rise from moment to moment.".to_owned(),
+        _ if few => format!("Whether anything grew is not known from {known}."),
+        None => format!("The sum of all live bytes did not rise from moment to moment{shown}."),
         Some(sum) => {
             let (from, to, rate) = (size(sum.from), size(sum.to), size(a_second as u64));
             let left = size(room.unwrap_or(0));
@@ -71,8 +80,8 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             let pace = full_in_s.filter(|_| !study.job.finding().fatal);
             match pace.map(|seconds| duration((seconds * 1e9) as u64)) {
                 _ if !repeats => format!(
-                    "Live bytes rose from {from} to {to}, and next to nothing was freed: growth or data, which is not known \
-                     without marks."
+                    "Live bytes rose from {from} to {to}, and next to nothing was freed{shown}: growth or data, which is not \
+                     known without marks."
                 ),
                 None => format!("Live bytes rose from {from} to {to}, by {rate} a second"),
                 Some(pace) => format!(

@@ -7,7 +7,7 @@ use super::when::When;
 use crate::analysis::came::Came;
 use crate::analysis::live_set::{By, DeviceSet, Holder, Key, Named, by_name};
 use crate::analysis::names::frame_as_json;
-use crate::render::format::{count, duration, percent, size, size_or_not_known};
+use crate::render::format::{at_least, count, duration, percent, size, size_or_not_known};
 use crate::render::text_or_json::Page;
 
 /// The holders by name, most bytes first.
@@ -48,6 +48,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     let (by, why) = study.grouping(by, &set.live);
     let names = named(study, set, by);
     let place = device_name(set.device);
+    let older = at_least(study.job.has_snapshots());
     let ledger = study.job.ledger.devices.get(&set.device);
     let knows_reserved = ledger.is_some_and(|ledger| study.job.knows_reserved(ledger));
     let reserved = knows_reserved.then_some(set.reserved);
@@ -68,7 +69,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
             size(sum.bytes),
             percent(Some(share(sum.bytes))),
             count(sum.count),
-            duration(set.time_ns.saturating_sub(sum.oldest_ns)),
+            format!("{older}{}", duration(set.time_ns.saturating_sub(sum.oldest_ns))),
             name.clone(),
         ]
     };

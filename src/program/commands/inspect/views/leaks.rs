@@ -9,7 +9,7 @@ use crate::analysis::came::Came;
 use crate::analysis::floors::Growth;
 use crate::analysis::job::LoadError;
 use crate::analysis::live_set::{self, By, DeviceSet, LiveSet, Named, by_name};
-use crate::render::format::{amount, amount_json, count, duration, size};
+use crate::render::format::{amount, amount_json, at_least, count, duration, size};
 use crate::render::text_or_json::Page;
 
 /// The live allocations of a device at a moment, by holder, and which holders came again and again.
@@ -101,6 +101,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
             when = format!("at {}, before the job freed it on its way out", duration(cleared_ns));
         }
     }
+    let older = at_least(study.job.has_snapshots());
     let mut devices = Vec::new();
     for (set, found) in &shown {
         page.heading(format!(
@@ -117,7 +118,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
             vec![
                 size(sum.bytes),
                 count(sum.count),
-                duration(ended_ns.saturating_sub(sum.oldest_ns)),
+                format!("{older}{}", duration(ended_ns.saturating_sub(sum.oldest_ns))),
                 sum.came.drawn(),
                 if sum.came.again_and_again() { "leak?" } else { "" }.to_owned(),
                 study.label(sum.key),
