@@ -81,6 +81,8 @@ pub struct Ledger {
     pub streams: u128,
     /// Memory was there before the first record: how much had come and gone by then is not known.
     pub begins_late: bool,
+    /// Where blocks lie is not followed: nothing is known of free ranges and overlaps.
+    pub(super) has_sums_alone: bool,
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Ranges,
@@ -270,7 +272,7 @@ impl Ledger {
     /// Takes the addresses of an allocation. Without rounding if it lies in no segment, because a policy may leave the
     /// bytes that rounding adds to another block.
     fn take(&mut self, live: &Live, may_lie_in_segment: bool) -> Result<Taken, Contradiction> {
-        if NameSpace::of(live.class) != NameSpace::Address {
+        if self.has_sums_alone || NameSpace::of(live.class) != NameSpace::Address {
             return Ok(Taken::Nothing);
         }
         let device = self.device(live.device);
