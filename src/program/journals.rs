@@ -189,7 +189,9 @@ pub fn load(path: &Path) -> Result<Job, LoadError> {
 /// The same, and shows the records to observers.
 pub fn load_with(path: &Path, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
-    with_progress(&journal, |progress| Job::load_with(&journal, observers, progress))
+    with_progress(&journal, |progress| {
+        Job::load_with(&journal, false, observers, progress)
+    })
 }
 
 /// Reads these journals by `load`. What cannot be read is added to `problems`. A journal whose header is not written yet is a

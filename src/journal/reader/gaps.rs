@@ -26,7 +26,7 @@ pub(super) struct Gaps {
     /// The unused slots right before `next` that were taken: the first, and how many.
     gap: (u64, u64),
     run: Option<Run>,
-    threads: HashSet<u32>,
+    pub(super) threads: HashSet<u32>,
     /// Slots were used by threads that are not known.
     unknown: bool,
     missing: u64,

@@ -10,8 +10,10 @@ use std::collections::VecDeque;
 
 use crate::format::Record;
 
-/// How many records may wait: enough for 1024 threads with 64 slots each.
-pub(super) const HELD: usize = 1 << 16;
+/// How many records may wait at least, which a processor's cache has room for, and at most: enough for 1024 threads with 64
+/// slots each.
+pub(super) const LEAST_HELD: usize = 1 << 13;
+pub(super) const MOST_HELD: usize = 1 << 16;
 
 pub(super) fn key(record: &Record) -> (u64, u64) {
     (record.time_ns, record.slot)
@@ -19,33 +21,30 @@ pub(super) fn key(record: &Record) -> (u64, u64) {
 
 #[derive(Default)]
 pub(super) struct Order {
-    /// Records that were read and not yet moved to `waiting`.
+    /// Records that were read later than others that wait, and are not yet among those.
     found: Vec<Record>,
     /// Records that wait to be handed out, in order.
     pub(super) waiting: VecDeque<Record>,
 }
 
 impl Order {
-    /// Adds a record, which waits from the next call of `sort` on.
+    /// Adds a record. Mostly it is later than all that wait. Else it waits from the next call of `sort` on.
+    #[inline]
     pub(super) fn add(&mut self, record: Record) {
-        self.found.push(record);
+        match self.waiting.back() {
+            Some(last) if key(last) > key(&record) => self.found.push(record),
+            _ => self.waiting.push_back(record),
+        }
     }
 
-    /// Moves the records that were added to their places. Mostly all of them are later than all that wait.
+    /// Moves the records that are earlier than others to their places.
     pub(super) fn sort(&mut self) {
-        // The records are mostly in order already, and the sort is fast on such input.
-        self.found.sort_by_key(key);
-        let Some(first) = self.found.first().map(key) else {
-            return;
-        };
-        let before = self.waiting.partition_point(|record| key(record) < first);
-        let mut among = self.waiting.split_off(before).into_iter().peekable();
-        for record in self.found.drain(..) {
-            while let Some(earlier) = among.next_if(|other| key(other) < key(&record)) {
-                self.waiting.push_back(earlier);
-            }
-            self.waiting.push_back(record);
+        if let Some(first) = self.found.iter().map(key).min() {
+            let before = self.waiting.partition_point(|record| key(record) < first);
+            self.found.extend(self.waiting.split_off(before));
+            // The sort is fast for what is in order in parts.
+            self.found.sort_by_key(key);
+            self.waiting.extend(self.found.drain(..));
         }
-        self.waiting.extend(among);
     }
 }

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use super::gaps::Gaps;
 use super::journal::Journal;
-use super::order::{HELD, Order};
-use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
+use super::order::{LEAST_HELD, MOST_HELD, Order};
+use crate::format::{BATCH, HEADER_SIZE, Record, SLOT_SIZE, SlotState};
 
 /// Bytes that are read at once. The records of a block stay in the processor's cache.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -47,7 +47,7 @@ impl<'a> Records<'a> {
         Records {
             journal,
             block,
-            held: HELD + journal.ring().map_or(0, |(_, slots, _)| slots as usize),
+            held: 0,
             written: 0..0,
             buffer: Vec::new(),
             read_to: HEADER_SIZE as u64,
@@ -106,13 +106,10 @@ impl<'a> Records<'a> {
 
     /// Reads the next block and sorts its records among those that wait.
     fn advance(&mut self) {
-        let begun = match self.read(self.read_to) {
-            Ok(begun) => begun,
-            Err(error) => {
-                self.failed = Some(error);
-                None
-            }
-        };
+        let begun = self.read(self.read_to).unwrap_or_else(|error| {
+            self.failed = Some(error);
+            None
+        });
         let Some(start) = begun else {
             self.done = true;
             self.buffer = Vec::new();
@@ -125,13 +122,12 @@ impl<'a> Records<'a> {
         let buffer = std::mem::take(&mut self.buffer);
         for (index, slot) in (first..).zip(buffer.chunks_exact(SLOT_SIZE)) {
             let state = SlotState::read(index, slot);
-            if let Some(gaps) = &mut self.gaps {
-                match &state {
-                    SlotState::Unused => {}
-                    SlotState::Committed(record) => gaps.used(index, Some(record.tid())),
-                    SlotState::UnderWay | SlotState::Damaged => gaps.used(index, None),
-                }
-            }
+            let tid = match &state {
+                SlotState::Unused => continue,
+                SlotState::Committed(record) => Some(record.tid()),
+                SlotState::UnderWay | SlotState::Damaged => None,
+            };
+            self.gaps.iter_mut().for_each(|gaps| gaps.used(index, tid));
             match state {
                 SlotState::Unused => {}
                 SlotState::UnderWay => self.unfinished += 1,
@@ -145,6 +141,9 @@ impl<'a> Records<'a> {
         self.buffer = buffer;
         self.read_to = start + self.buffer.len() as u64;
         self.order.sort();
+        let threads = self.gaps.as_ref().map_or(usize::MAX, |gaps| gaps.threads.len());
+        let late = threads.saturating_mul(BATCH as usize).clamp(LEAST_HELD, MOST_HELD);
+        self.held = late + self.journal.ring().map_or(0, |(_, slots, _)| slots as usize);
     }
 }
 

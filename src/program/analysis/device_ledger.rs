@@ -21,15 +21,11 @@ pub struct Level {
 }
 
 impl Level {
-    fn add(&mut self, bytes: u64) {
-        self.current = self.current.saturating_add(bytes);
-        self.peak = self.peak.max(self.current);
-    }
-
     /// So many bytes come or go.
     fn count(&mut self, bytes: u64, comes: bool) {
         if comes {
-            self.add(bytes);
+            self.current = self.current.saturating_add(bytes);
+            self.peak = self.peak.max(self.current);
         } else {
             self.current = self.current.saturating_sub(bytes);
         }

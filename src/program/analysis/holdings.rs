@@ -146,20 +146,6 @@ impl Holdings {
         &self.moments
     }
 
-    /// Notes what a record changed, after the ledger has seen it.
-    fn apply(&mut self, ledger: &Ledger, record: &Record) {
-        if let Some(gone) = ledger.gone().filter(|gone| gone.counts()) {
-            let place = self.place(Group::of(gone));
-            self.change(place, |held| held.subtract(gone.allocated));
-        }
-        if let Event::Alloc(allocation) = record.event
-            && let Some(live) = ledger.at(&allocation).filter(|live| live.counts())
-        {
-            let place = self.place(Group::of(live));
-            self.change(place, |held| held.add(live.allocated));
-        }
-    }
-
     fn change(&mut self, place: usize, change: impl FnOnce(&mut Held)) {
         let group = &mut self.groups[place];
         change(&mut group.now);
@@ -237,7 +223,16 @@ impl Observer for Holdings {
     }
 
     fn after(&mut self, ledger: &Ledger, record: &Record) {
-        self.apply(ledger, record);
+        if let Some(gone) = ledger.gone().filter(|gone| gone.counts()) {
+            let place = self.place(Group::of(gone));
+            self.change(place, |held| held.subtract(gone.allocated));
+        }
+        if let Event::Alloc(allocation) = record.event
+            && let Some(live) = ledger.at(&allocation).filter(|live| live.counts())
+        {
+            let place = self.place(Group::of(live));
+            self.change(place, |held| held.add(live.allocated));
+        }
     }
 }
 

@@ -94,23 +94,22 @@ impl Job {
     /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        Job::load_with(&journal, &mut [], progress)
+        Job::load_with(&journal, false, &mut [], progress)
     }
 
     /// The same, and shows the records to observers: those of the journal, with PyTorch's tensors if they were recorded. A
     /// file of tensors that cannot be read is named on stderr.
+    /// If they need `sums_alone`, the ledger does not follow where memory is free.
     pub fn load_with(
         journal: &Journal,
+        sums_alone: bool,
         observers: &mut [&mut dyn Observer],
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Job, LoadError> {
         let path = journal.path();
-        let at = |position: u64| {
-            move |error| LoadError::Read {
-                path: path.to_owned(),
-                position,
-                error,
-            }
+        let unread = |position, error| {
+            let path = path.to_owned();
+            LoadError::Read { path, position, error }
         };
         let tensors = Tensors::beside(journal).unwrap_or_else(|error| {
             say!("the tensors beside {} cannot be read: {error}", shown(path));
@@ -121,11 +120,11 @@ impl Job {
         for (device, ranges) in tensors.iter().flat_map(Tensors::private) {
             ledger.devices.entry(device).or_default().private = ranges.clone();
         }
-        let mut records = Merged::of(journal, tensors.as_ref()).map_err(at(0))?;
+        ledger.has_sums_alone = sums_alone;
+        let mut records = Merged::of(journal, tensors.as_ref()).map_err(|error| unread(0, error))?;
         let mut number = 0;
         while let Some(record) = records.next() {
-            let position = records.position();
-            let mut record = record.map_err(at(position))?;
+            let mut record = record.map_err(|error| unread(records.position(), error))?;
             if tensors.is_some() {
                 // Slots tell records of one time apart, and tensors have none.
                 record.slot = number;
@@ -141,7 +140,7 @@ impl Job {
                 observer.after(&ledger, &record);
             }
             if ledger.events.is_multiple_of(1 << 16) {
-                progress(position, journal.size());
+                progress(records.position(), journal.size());
             }
         }
         ledger.end();

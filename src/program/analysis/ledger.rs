@@ -81,6 +81,8 @@ pub struct Ledger {
     pub streams: u128,
     /// Memory was there before the first record: how much had come and gone by then is not known.
     pub begins_late: bool,
+    /// Where blocks lie is not followed: nothing is known of free ranges and overlaps.
+    pub(super) has_sums_alone: bool,
     live: Table,
     /// The addresses of live allocations that lie in no segment.
     direct: Ranges,
@@ -91,17 +93,13 @@ pub struct Ledger {
 impl Ledger {
     pub fn apply(&mut self, record: &Record) {
         self.gone = None;
-        if let Event::Mark { .. } = record.event {
-            // The library itself marks nothing but surges under this name.
-            self.surges.count += u64::from(record.api.known() == Some(Api::Policy));
-            self.last_ns = self.last_ns.max(record.time_ns);
-            return;
-        }
-        // What was found out is no call of the job, so it does not count as an event.
-        let tells = record.event.is_finding();
-        self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
+        // A mark, and what was found out, is no call of the job, so it does not count as an event.
+        let tells = record.event.is_finding();
+        self.events += u64::from(!tells && !matches!(record.event, Event::Mark { .. }));
         match record.event {
+            // The library itself marks nothing but surges under this name.
+            Event::Mark { .. } => return self.surges.count += u64::from(record.api.known() == Some(Api::Policy)),
             Event::Host(memory) => return self.host.add(record.time_ns, memory),
             Event::Surge(share) => return self.surges.add(record, share),
             Event::ContextCreated { .. } => return,
@@ -151,26 +149,23 @@ impl Ledger {
             // No sum depends on the others, or they were handled above.
             _ => {}
         }
-        let ledger = self.device(device);
+        let (ledger, time_ns) = (self.devices.entry(device).or_default(), record.time_ns);
         ledger.since_measured = ledger.since_measured.max(ledger.all.reserved.current);
         if record.event.moves_memory() && !matches!(record.api.known(), Some(Api::torch_alloc | Api::torch_free)) {
-            ledger.changed_ns = ledger.changed_ns.max(record.time_ns);
+            ledger.changed_ns = ledger.changed_ns.max(time_ns);
         }
-        let is_free = matches!(record.event, Event::Free { .. });
-        if is_free || matches!(record.event, Event::Alloc(_)) {
-            ledger
-                .floors
-                .note(ledger.all.allocated.current, record.time_ns, is_free);
-        }
+        let live = ledger.all.allocated.current;
         match record.event {
             Event::Alloc(one) => {
+                ledger.floors.note(live, time_ns, false);
                 self.scenes.served(record, one.requested);
-                self.scenes.allocated(record.time_ns);
+                self.scenes.allocated(time_ns);
             }
-            // What a context takes with it is no act of the job.
-            Event::Free {
-                context_gone: false, ..
-            } => self.scenes.freed(),
+            Event::Free { context_gone, .. } => {
+                ledger.floors.note(live, time_ns, true);
+                // What a context takes with it is no act of the job.
+                self.scenes.freed(u64::from(!context_gone));
+            }
             _ => {}
         }
     }
@@ -277,7 +272,7 @@ impl Ledger {
     /// Takes the addresses of an allocation. Without rounding if it lies in no segment, because a policy may leave the
     /// bytes that rounding adds to another block.
     fn take(&mut self, live: &Live, may_lie_in_segment: bool) -> Result<Taken, Contradiction> {
-        if NameSpace::of(live.class) != NameSpace::Address {
+        if self.has_sums_alone || NameSpace::of(live.class) != NameSpace::Address {
             return Ok(Taken::Nothing);
         }
         let device = self.device(live.device);

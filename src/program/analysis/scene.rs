@@ -270,9 +270,9 @@ impl Scenes {
         }
     }
 
-    pub(super) fn freed(&mut self) {
+    pub(super) fn freed(&mut self, count: u64) {
         if let Some(last) = &mut self.last {
-            last.freed += 1;
+            last.freed += count;
         }
     }
 

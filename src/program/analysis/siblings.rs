@@ -20,6 +20,6 @@ pub fn neighbour(job: &Job, pid: u32) -> Option<Job> {
     journals.take(MOST_COPIES).find_map(|entry| {
         let journal = Journal::open(&entry.path()).ok()?;
         let is_it = is_it(journal.header());
-        is_it.then(|| Job::load_with(&journal, &mut [], |_, _| {}).ok())?
+        is_it.then(|| Job::load_with(&journal, false, &mut [], |_, _| {}).ok())?
     })
 }

@@ -39,11 +39,8 @@ impl Space {
     /// The bytes of segments in which no block lies. Only these can be given back whole.
     pub fn unused(&self) -> u64 {
         let is_unused = |&(start, end): &(u64, u64)| self.blocks.overlapping(start, end).next().is_none();
-        self.segments
-            .iter()
-            .filter(is_unused)
-            .map(|(start, end)| end - start)
-            .sum()
+        let unused = self.segments.iter().filter(is_unused);
+        unused.map(|(start, end)| end - start).sum()
     }
 
     /// The number of segments. A segment whose middle was given back counts as two.
@@ -64,7 +61,7 @@ impl Space {
 
     #[inline]
     pub fn holds(&self, address: u64) -> bool {
-        !self.joined.is_empty() && (self.blocks.begins_at(address) || self.joined.around(address).is_some())
+        self.joined.around(address).is_some()
     }
 
     /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
@@ -99,12 +96,9 @@ impl Space {
     /// Takes a block out of the gap that contains it.
     pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
         self.known_largest.set(None);
-        if length == 0 {
-            return start.checked_add(length).map(|_| ()).ok_or(Contradiction);
-        }
-        let end = start.checked_add(length).ok_or(Contradiction)?;
         match self.joined.around(start) {
-            Some((_, range_end)) if end <= range_end => self.blocks.occupy(start, length),
+            _ if length == 0 => Ok(()),
+            Some((_, end)) if length <= end - start => self.blocks.occupy(start, length),
             _ => Err(Contradiction),
         }
     }

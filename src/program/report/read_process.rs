@@ -70,6 +70,8 @@ struct FirstPass<'a> {
     ranges: Ranges,
     /// Requested bytes by why they have no stack; `None`: they have one.
     requested: BTreeMap<Option<Frameless>, u64>,
+    /// Why stacks that were asked for last have none, by the last byte of their numbers.
+    recent: [(u32, Option<Frameless>); 256],
     first_ns: Option<u64>,
 }
 
@@ -79,8 +81,11 @@ impl Observer for FirstPass<'_> {
         self.timeline.after(ledger, record);
         match record.event {
             Event::Alloc(one) => {
-                let without = self.labels.frames(record.stack).err();
-                let sum = self.requested.entry(without).or_default();
+                let recent = &mut self.recent[record.stack as usize % 256];
+                if recent.0 != record.stack {
+                    *recent = (record.stack, self.labels.frames(record.stack).err());
+                }
+                let sum = self.requested.entry(recent.1).or_default();
                 *sum = sum.saturating_add(one.requested);
                 if let Some(known) = self.failures.list.last_mut() {
                     known.went_on += 1;
@@ -125,11 +130,12 @@ pub fn read(
         marks: FirstAndLast::new(detail.failures),
         ranges: Ranges::new(detail.failures),
         requested: BTreeMap::new(),
+        recent: [(0, labels.frames(0).err()); 256],
         first_ns: None,
     };
     let mut catcher = Catcher::new(&MOMENTS);
     let mut observers: [&mut dyn Observer; 2] = [&mut first, &mut catcher];
-    let mut job = Job::load_with(&journal, &mut observers, |done, _| progress(done, size * 2))?;
+    let mut job = Job::load_with(&journal, false, &mut observers, |done, _| progress(done, size * 2))?;
     let set = holders_and_next::set_of(&mut job, catcher);
     let devices = first.timeline.devices.iter().filter(|(device, _)| **device >= 0);
     let peaks = devices.filter_map(|(&device, timeline)| Some((timeline.live.peak()?.bytes, device)));
@@ -156,8 +162,11 @@ pub fn read(
     let half = (detail.spans as u64 / 20).clamp(8, 300);
     let mut choice = Choice::new(detail.events, &first.timeline, half);
     let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings, &mut choice];
+    let sums = at_failure.is_none();
     observers.extend(at_failure.as_mut().map(|space| space as &mut dyn Observer));
-    let again = Job::load_with(&journal, &mut observers, |done, _| progress(size + done, size * 2))?;
+    let again = Job::load_with(&journal, sums, &mut observers, |done, _| {
+        progress(size + done, size * 2)
+    })?;
     let at = holdings.moments().to_vec();
     let series = holdings.finish(&again.ledger);
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));

@@ -321,20 +321,17 @@ pub struct Merged<'a> {
     tensors: Option<Entries<'a>>,
     next: Option<Record>,
     next_line: Option<Told>,
-    position: u64,
     done: bool,
 }
 
 impl<'a> Merged<'a> {
     /// The records of a journal, and its tensors if there are any.
     pub fn of(journal: &'a Journal, tensors: Option<&'a Tensors>) -> io::Result<Merged<'a>> {
-        let records = journal.records();
         Ok(Merged {
             tensors: tensors.map(Entries::of).transpose()?,
             next: None,
             next_line: None,
-            position: records.position(),
-            records,
+            records: journal.records(),
             done: false,
         })
     }
@@ -356,7 +353,7 @@ impl<'a> Merged<'a> {
 
     /// How many bytes of the journal have been read.
     pub fn position(&self) -> u64 {
-        self.records.position().max(self.position)
+        self.records.position()
     }
 
     fn step(&mut self) -> io::Result<Option<Record>> {

@@ -75,7 +75,7 @@ impl Study {
         let (mut landmarks, mut uses) = (Landmarks::default(), Uses::default());
         let mut catcher = Catcher::new(moments);
         let mut all: [&mut dyn Observer; 3] = [&mut landmarks, &mut uses, &mut catcher];
-        let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
+        let job = with_progress(&journal, |progress| Job::load_with(&journal, false, &mut all, progress))?;
         let mut sets = catcher.finish(&job.ledger).into_iter();
         let mut next = || sets.next().flatten();
         let (peak, failure, mut end) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
@@ -115,7 +115,7 @@ impl Study {
 
     pub fn again(&self, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
         with_progress(&self.journal, |progress| {
-            Job::load_with(&self.journal, observers, progress)
+            Job::load_with(&self.journal, false, observers, progress)
         })
     }
 
@@ -139,14 +139,13 @@ impl Study {
             }
             When::Mark(name) => Moment::Mark(self.mark(name)?),
         };
+        Ok(self.caught(moment)?.unwrap_or_default())
+    }
+
+    fn caught(&self, moment: Moment) -> Result<Option<LiveSet>, LoadError> {
         let mut catcher = Catcher::new(&[moment]);
-        let job = self.again(&mut [&mut catcher])?;
-        Ok(catcher
-            .finish(&job.ledger)
-            .into_iter()
-            .next()
-            .flatten()
-            .unwrap_or_default())
+        let mut job = self.again(&mut [&mut catcher])?;
+        Ok(catcher.take(moment, &mut job.ledger))
     }
 
     /// What was live before an ended job freed what it frees on its way out, and when it began to; `None` if it freed nothing
@@ -154,9 +153,7 @@ impl Study {
     pub fn before_clean_up(&self) -> Result<Option<(u64, LiveSet)>, LoadError> {
         let cleared_ns = self.landmarks.cleared_ns.filter(|_| self.job.state != State::Running);
         let Some(cleared_ns) = cleared_ns else { return Ok(None) };
-        let mut catcher = Catcher::new(&[Moment::Time(cleared_ns.saturating_sub(1))]);
-        let job = self.again(&mut [&mut catcher])?;
-        let set = catcher.finish(&job.ledger).into_iter().next().flatten();
+        let set = self.caught(Moment::Time(cleared_ns.saturating_sub(1)))?;
         Ok(set.map(|set| (cleared_ns, set)))
     }
 
