@@ -1,6 +1,6 @@
 //! The command line: the list of subcommands, and how a result or an error ends the program.
 //!
-//! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `main`.
+//! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `Command::run`.
 
 mod completions;
 mod ctl;
