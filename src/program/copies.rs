@@ -3,14 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
-use journal::reader::{Header, Journal, Stacks, State, plain};
+use journal::reader::{Header, Journal, Stacks, State};
 
 use crate::analysis::job::is_imported;
-use crate::analysis::running::file_id;
 
 /// Takes copies out of `journals`, and returns a message for each. Journals that cannot be opened stay.
 pub fn leave_out(journals: &mut BTreeSet<PathBuf>) -> Vec<String> {
@@ -20,63 +18,36 @@ pub fn leave_out(journals: &mut BTreeSet<PathBuf>) -> Vec<String> {
     }
     let mut processes: BTreeMap<_, Vec<(Standing, PathBuf)>> = BTreeMap::new();
     for path in journals.iter() {
-        if let Ok(journal) = Journal::open(path) {
+        // Imported logs may have no times, so two of them can seem to be of one process.
+        if let Ok(journal) = Journal::open(path)
+            && !is_imported(journal.header())
+        {
             let known = processes.entry(process_of(journal.header())).or_default();
             known.push((Standing::of_journal(&journal), path.clone()));
         }
     }
-    for mut copies in processes.into_values().filter(|copies| copies.len() > 1) {
+    for mut copies in processes.into_values() {
         // Of equal copies the first by name stays.
         copies.sort_by(|(one, path), (other, of)| (Reverse(one), path).cmp(&(Reverse(other), of)));
-        let mut kept: Vec<&(Standing, PathBuf)> = Vec::new();
-        for copy in &copies {
-            let (standing, path) = copy;
-            match kept.iter().find(|(_, other)| is_copy(standing, path, other)) {
-                Some((_, other)) => {
-                    journals.remove(path);
-                    notes.extend(told(path, other));
-                }
-                None => kept.push(copy),
-            }
+        for (_, path) in &copies[1..] {
+            journals.remove(path);
+            notes.extend(told(path, &copies[0].1));
         }
     }
     notes
 }
 
-/// What to say of a journal that is left out; `None` if it is the same path in other words.
+/// What to say of a journal that is left out; `None` if it is the same file by another path.
 fn told(path: &Path, other: &Path) -> Option<String> {
     let whole = |path: &Path| path.canonicalize().ok();
-    if whole(path).is_some() && whole(path) == whole(other) && !path.is_symlink() && !other.is_symlink() {
-        return None;
-    }
-    let what = if file_id(path).is_some_and(|id| file_id(other) == Some(id)) {
-        "the same file as"
-    } else {
-        "a journal of the same process as"
-    };
-    Some(format!("{}: left out: it is {what} {}", shown(path), shown(other)))
-}
-
-/// Two imports can seem to be of one process, because a log may have no times. They are copies if all bytes are the same.
-fn is_copy(standing: &Standing, path: &Path, other: &Path) -> bool {
-    !standing.is_imported || is_same_text(path, other).unwrap_or(false)
-}
-
-fn is_same_text(one: &Path, other: &Path) -> io::Result<bool> {
-    let (Some(one), Some(other)) = (plain::open(one)?, plain::open(other)?) else {
-        return Ok(false);
-    };
-    if one.metadata()?.len() != other.metadata()?.len() {
-        return Ok(false);
-    }
-    let (mut one, mut other) = (BufReader::new(one).bytes(), BufReader::new(other).bytes());
-    loop {
-        match (one.next().transpose()?, other.next().transpose()?) {
-            (None, None) => return Ok(true),
-            (one, other) if one != other => return Ok(false),
-            _ => {}
-        }
-    }
+    let is_other = whole(path).is_none() || whole(path) != whole(other);
+    is_other.then(|| {
+        format!(
+            "{}: left out: it is a journal of the same process as {}",
+            shown(path),
+            shown(other)
+        )
+    })
 }
 
 /// What identifies the process that wrote a journal. A container may have its own process ids.
@@ -98,7 +69,6 @@ struct Standing {
     has_stacks: bool,
     /// Whether the file has the name that the library gave it.
     is_named: bool,
-    is_imported: bool,
 }
 
 impl Standing {
@@ -113,7 +83,6 @@ impl Standing {
             last_sign_ns: journal.ended_ns().unwrap_or_else(|| journal.alive_ns()),
             has_stacks: Stacks::path(path).exists(),
             is_named: stem.contains(&format!("-{}-{}", header.pid, header.start_ticks)),
-            is_imported: is_imported(header),
         }
     }
 }

@@ -81,6 +81,6 @@ fn marks_of_nvtx_in_pytorch_are_marks() {
     let step = |text| [("begin", text), ("end", text)];
     assert_eq!(
         found,
-        [&[("instant", "built")][..], &step("step 1"), &step("step 2")].concat()
+        [&[("mark", "built")][..], &step("step 1"), &step("step 2")].concat()
     );
 }

@@ -278,13 +278,13 @@ fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
             assert!(heading.starts_with(&begin), "{headings:?}");
         }
     }
-    browser.assert_shows("#subtitle", &["started 2026-09-21T14:13:20Z"]);
+    browser.assert_shows("#subtitle", &["recorded from 2026-09-21T14:13:20Z"]);
     browser.assert_shows("#verdict", &["it did not run out of memory"]);
     let title = &all["processes"][0]["title"].text()[..30];
     browser.assert_shows("#process", &[&format!("rank 0 {title}…, out of memory")]);
     // A process of the older run.
     browser.click("#ranks ul:last-of-type li:first-child button");
-    browser.assert_shows("#subtitle", &["started 2026-09-20T14:13:20Z"]);
+    browser.assert_shows("#subtitle", &["recorded from 2026-09-20T14:13:20Z"]);
 }
 
 /// The times of a journal begin with the process's first use of CUDA, which is not that of other ranks.

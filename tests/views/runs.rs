@@ -1,6 +1,6 @@
 //! Several runs in one folder are not mixed; moments that no process has; steps of marks and ranges of one name.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use journal::format::{HEADER_SIZE, MarkKind, SLOT_SIZE};
@@ -9,22 +9,6 @@ use support::made::Made;
 use support::{Fields, MIB, Runs, assert_fields, assert_says, program, vramshim_with};
 
 use super::{inspect, json, text};
-
-fn rank(folder: &Path, pid: u32, began_s: u64, number: u32, mebibytes: u64) {
-    let mut job = Made::with(folder, pid, began_s, &format!("RANK={number}"), "").unwrap();
-    job.alloc(0, mebibytes * MIB, 0).unwrap();
-    job.end(Some(0)).unwrap();
-}
-
-#[test]
-fn the_runs_of_one_folder_are_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    for (run, pid) in [(0, 70), (100, 80)] {
-        rank(folder.path(), pid, run, 0, 270);
-        rank(folder.path(), pid + 1, run, 1, 120);
-    }
-    assert_says(&text(folder.path(), &[]), "2 runs, which did not overlap");
-}
 
 #[test]
 fn the_moment_of_several_processes_is_the_one_that_was_asked_for() {
@@ -82,7 +66,7 @@ fn a_process_without_memory_is_explained_before_one_that_was_killed() {
 #[test]
 fn a_moment_that_no_process_has_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    rank(folder.path(), 70, 0, 0, 10);
+    Made::new(folder.path(), 70, 0).unwrap().end(Some(0)).unwrap();
     for moment in ["oom", "mark:epoch", "99h"] {
         let output = inspect(folder.path(), &["--at", moment]);
         assert_eq!(output.code, Some(1), "{moment}: {}", output.said);

@@ -76,9 +76,32 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     // A damaged line may be of a tensor that lived at the peak.
     let file = path.with_extension("tensors");
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + "A\tdamaged\n").unwrap();
-    let job = &json(&path, &[])["jobs"][0];
-    assert_eq!(job["peaks_are_at_least"], true);
-    assert_eq!(job["tensors"]["devices"][0]["peak"]["at_least"], true);
+    assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], true);
+}
+
+/// What comes and goes between two snapshots may be a segment of PyTorch's, and nothing tells what is used of it.
+#[test]
+fn what_no_snapshot_shows_is_obtained_and_not_known_to_be_live() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    let segment = job.alloc(0, 64 * MIB, 0).unwrap();
+    job.alloc(0, 7 * MIB, 0).unwrap();
+    let mut tensors = format!(
+        "vramshim-pytorch\t1\t70\t2.12.0\tstate\nS\t{BEGAN_US}\t0\t{segment}\t{}\n",
+        64 * MIB
+    );
+    for second in 0..2 {
+        let taken = BEGAN_US + second * 1_000_000;
+        tensors += &format!("A\t{taken}\t0\t{segment}\t{}\t0\t0\nD\t{taken}\t1\t0\n", 40 * MIB);
+        let between = job.alloc(0, 500 * MIB, 0).unwrap();
+        job.free(0, between, 500 * MIB).unwrap();
+        job.at(1_500_000_000);
+    }
+    let path = job.end(Some(0)).unwrap();
+    std::fs::write(path.with_extension("tensors"), tensors).unwrap();
+    let levels = |current: u64, peak: u64| json!({"current": current * MIB, "peak": peak * MIB});
+    let wanted = json!({"allocated": levels(47, 47), "reserved": levels(71, 571)});
+    assert_fields(&json(&path, &[])["jobs"][0]["devices"][0], wanted, "");
 }
 
 #[test]

@@ -108,10 +108,8 @@ impl Shortage {
                     ""
                 };
                 let (total, unasked) = (size(self.total()), self.unasked());
-                let beside = match self.requested <= self.total() {
-                    true => ", so nothing else fits beside it",
-                    false => "",
-                };
+                let is_whole = self.requested <= self.total();
+                let beside = ["", ", so nothing else fits beside it"][usize::from(is_whole)];
                 format!("{asked} were asked for, and the device has {total} in all{beside}{hint}{unasked}")
             }
             Verdict::Guard => {

@@ -24,15 +24,6 @@ impl Came {
     /// Whether allocations came in most tenths of the time, the last but one among them, and stayed. In the last tenth also
     /// memory of an unfinished step is live. A job that loads its data does the same.
     pub fn again_and_again(self) -> bool {
-        u64::from(self.0.count_ones()) * 10 >= PARTS * 6 && self.has(PARTS - 2)
-    }
-
-    fn has(self, part: u64) -> bool {
-        self.0 >> part & 1 == 1
-    }
-
-    /// A sign for each tenth.
-    pub fn drawn(self) -> String {
-        (0..PARTS).map(|part| if self.has(part) { '#' } else { '.' }).collect()
+        u64::from(self.0.count_ones()) * 10 >= PARTS * 6 && self.0 >> (PARTS - 2) & 1 == 1
     }
 }

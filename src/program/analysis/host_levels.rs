@@ -16,9 +16,6 @@ pub struct HostLevels {
     pub highest: Option<HostAt>,
 }
 
-/// Less growth than this is not told as growth.
-const LEAST_GROWTH: u64 = 1 << 30;
-
 impl HostLevels {
     pub fn add(&mut self, time_ns: u64, memory: HostMemory) {
         let at = HostAt { time_ns, memory };
@@ -30,12 +27,5 @@ impl HostLevels {
         {
             self.highest = Some(at);
         }
-    }
-
-    /// The first record and the highest, if resident memory grew by a gibibyte or more, and to twice of what it was.
-    pub fn growth(&self) -> Option<(HostAt, HostAt)> {
-        let (first, highest) = (self.first?, self.highest?);
-        let grown = highest.memory.resident.saturating_sub(first.memory.resident);
-        (grown >= LEAST_GROWTH.max(first.memory.resident)).then_some((first, highest))
     }
 }

@@ -94,7 +94,7 @@ pub fn device_uuid(bytes: &[u8; 16]) -> Option<String> {
 
 pub fn mark_name(kind: MarkKind) -> &'static str {
     match kind {
-        MarkKind::Instant => "instant",
+        MarkKind::Instant => "mark",
         MarkKind::Begin => "begin",
         MarkKind::End => "end",
     }

@@ -28,19 +28,6 @@ pub fn lines(levels: &HostLevels) -> Vec<String> {
     )]
 }
 
-/// Says that the host's memory is what grew, if it did.
-pub fn growth(levels: &HostLevels) -> Option<String> {
-    let (first, highest) = levels.growth()?;
-    Some(format!(
-        "Host memory of the process grew from {} at {} to {} at {}. If the machine or its control group has no more, the \
-         kernel ends a process with SIGKILL",
-        size(first.memory.resident),
-        duration(first.time_ns),
-        size(highest.memory.resident),
-        duration(highest.time_ns),
-    ))
-}
-
 /// Bytes; null if the journal has no such record.
 pub fn as_json(levels: &HostLevels) -> Value {
     let at = |at: Option<HostAt>| {

@@ -329,15 +329,12 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     };
     let (held, all) = (bytes(largest), others.len());
     let beside = neighbour(job, largest.pid);
-    // The processes of a job end together.
-    let is_ended =
-        |beside: &Job| matches!(beside.state, State::Exited(_) | State::Killed) && beside.header.job != job.header.job;
-    let has_ended = beside.as_ref().is_some_and(is_ended);
     let trim = beside
         .as_ref()
-        .filter(|beside| !is_ended(beside))
-        .and_then(|beside| trim(job, at, beside));
-    let trim = trim.unwrap_or_default();
+        .and_then(|beside| trim(job, at, beside))
+        .unwrap_or_default();
+    let is_ended = |beside: &Job| matches!(beside.state, State::Exited(_) | State::Killed);
+    let has_ended = beside.as_ref().is_some_and(is_ended);
     if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
         let largest = of_this_job(largest, &beside.header);
         return format!(

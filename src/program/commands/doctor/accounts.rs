@@ -105,16 +105,13 @@ pub fn check_accounts(told: &mut Findings, setup: &mut Setup) {
     let files = plain::named_in(folder, EXTENSION).into_iter().flatten();
     let before = told.list.len();
     for file in files.map(|entry| entry.path()) {
-        let finding = match glimpse(&file) {
-            Ok(account) => told.ok(format!("{} used", size(account.used))),
-            Err(why) => told.warning(why.to_string()).advise(
-                "The next process that needs the account replaces the file; processes that use the old one are then \
-                 not counted.",
-            ),
-        };
-        finding.at(shown(&file));
+        if let Err(why) = glimpse(&file) {
+            let advice = "The next process that needs the account replaces the file; processes that use the old one are then \
+                          not counted.";
+            told.warning(why.to_string()).advise(advice).at(shown(&file));
+        }
     }
     if told.list.len() == before {
-        told.ok("accounts can be kept here; there are none yet");
+        told.ok("accounts can be kept here");
     }
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use crate::analysis::device_ledger::Totals;
 use crate::analysis::job::Job;
 use crate::analysis::rank::rank;
-use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, shown, size, size_or_not_known};
 use crate::render::text_or_json::Page;
 
@@ -48,10 +47,6 @@ pub fn show(page: &mut Page, jobs: &[&Job]) {
     const TITLES: &str = "pid|rank|job|strategy|ended|started|>duration|>peak alloc.|>peak res.|>live|>failures|>lost|>damaged\
                           |journal";
     page.table(TITLES, rows);
-    let runs = runs(jobs.to_vec(), |job| job.span());
-    if runs.len() > 1 {
-        page.line(format!("{} runs, which did not overlap", runs.len()));
-    }
 }
 
 /// The number of damaged records, and whether the header is damaged.

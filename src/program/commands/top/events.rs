@@ -1,10 +1,9 @@
 //! Failures and marks, for people and as JSON.
 
-use journal::format::MarkKind;
 use serde_json::{Value, json};
 
 use super::machine::Event;
-use crate::analysis::names::{api_name, result_name};
+use crate::analysis::names::{api_name, mark_name, result_name};
 use crate::analysis::watch::What;
 use crate::render::format::{printable, size, time};
 
@@ -33,14 +32,6 @@ pub fn line(event: &Event) -> String {
     };
     let at = clock(event.happening.at_ns);
     format!("{at}  {}  {}  {what}", event.pid, printable(&event.job, 24))
-}
-
-fn mark_name(kind: MarkKind) -> &'static str {
-    match kind {
-        MarkKind::Instant => "mark",
-        MarkKind::Begin => "begin",
-        MarkKind::End => "end",
-    }
 }
 
 /// The time of a day (UTC), of nanoseconds after 1970.

@@ -60,9 +60,10 @@ pub fn show(page: &mut Page, run: &Run, answer: &Answer) {
         let lines = host_memory::surge_lines(&job.ledger.surges, &labels, &path);
         lines.iter().for_each(|line| page.line(line));
     }
-    host_memory::growth(&job.ledger.host)
-        .iter()
-        .for_each(|growth| page.line(growth));
+    // The kernel ends a process with SIGKILL if the machine or its control group has no more.
+    let host = host_memory::lines(&job.ledger.host).into_iter();
+    host.filter(|_| job.state == State::Killed)
+        .for_each(|line| page.line(format!("Host memory  {line}")));
     let holders = &answer.holders;
     if !holders.list.is_empty() {
         let more = match holders.in_all - holders.list.len() {

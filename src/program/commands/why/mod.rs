@@ -183,7 +183,6 @@ fn page(run: &Run, answer: &Answer) -> Value {
         // The file of a layer between library and driver, whose figures total and free are; null without one.
         "layer": job.header.layer(),
         "host_memory": host_memory::as_json(&job.ledger.host),
-        "host_memory_grew": job.ledger.host.growth().is_some(),
         "surges": job.ledger.surges.count,
         "holders": answer.holders.list,
         "holders_of": answer.holders.moment,

@@ -201,7 +201,7 @@ function drawRanges({ pen, from, to, x }) {
 function drawMarks(view, taken) {
     const clusters = new Map();
     for (const mark of state.process.marks) {
-        if (mark.kind !== "instant" || mark.time_ns < view.from || mark.time_ns > view.to) continue;
+        if (mark.kind !== "mark" || mark.time_ns < view.from || mark.time_ns > view.to) continue;
         const place = Math.floor((view.x(mark.time_ns) - view.left) / 96);
         if (!clusters.has(place)) clusters.set(place, []);
         clusters.get(place).push(mark);

@@ -61,17 +61,14 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         peak.device,
         count(moments.len() as u64)
     ));
-    let snapshots = job.tensors.as_ref().and_then(Tensors::snapshots_taken);
-    let (known, few, shown) = match snapshots {
-        Some(taken) => (
-            many(taken as u64, "snapshot"),
-            moments.len().min(taken) < FEWEST_MOMENTS,
-            ", as far as snapshots show",
-        ),
-        None => (many(moments.len() as u64, "moment"), moments.len() < FEWEST_MOMENTS, ""),
+    let taken = job.tensors.as_ref().and_then(Tensors::snapshots_taken);
+    let (known, of, shown) = match taken {
+        Some(taken) => (moments.len().min(taken), "snapshot", ", as far as snapshots show"),
+        None => (moments.len(), "moment", ""),
     };
+    let few = known < FEWEST_MOMENTS;
     page.line(match &sum {
-        _ if few => format!("Whether anything grew is not known from {known}."),
+        _ if few => format!("Whether anything grew is not known from {}.", many(known as u64, of)),
         None => format!("The sum of all live bytes did not rise from moment to moment{shown}."),
         Some(sum) => {
             let (from, to, rate) = (size(sum.from), size(sum.to), size(a_second as u64));
@@ -120,12 +117,6 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         let each = if at_marks { "a step" } else { "a moment" };
         let titles = format!(">from|>to|>count|>{each}|>a second|holder");
         page.table(&titles, growers.iter().take(top).map(row).collect());
-        if !at_marks {
-            page.line(
-                "a moment: from one of these moments to the next. Without marks it is not known how many steps of the job \
-                 lie between them",
-            );
-        }
     }
     let told = growers.iter().map(|grower| {
         json!({

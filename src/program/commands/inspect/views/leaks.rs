@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::holders_at::{device_name, frames};
 use super::study::Study;
 use crate::analysis::came::Came;
-use crate::analysis::floors::Growth;
 use crate::analysis::job::LoadError;
 use crate::analysis::live_set::{self, By, DeviceSet, LiveSet, Named, by_name};
 use crate::render::format::{amount, amount_json, at_least, count, duration, size};
@@ -16,7 +15,6 @@ use crate::render::text_or_json::Page;
 struct Found {
     by: By,
     why: Option<String>,
-    growth: Option<Growth>,
     holders: Vec<Named>,
     /// Bytes of the holders that came again and again, or else, if only all together did, what came after the first tenth. Of
     /// requests without a stack it is not known that none did.
@@ -46,7 +44,6 @@ impl Found {
         Found {
             by,
             why,
-            growth,
             holders,
             suspected: match suspected {
                 0 if is_spread => Amount::AtMost(later),
@@ -80,7 +77,6 @@ impl Found {
 /// and again until the end looks like a leak; what came once is mostly parameters and caches.
 pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Result<(), LoadError> {
     let ended_ns = study.ended_ns().max(1);
-    let mut until_ns = study.served_until_ns().max(1);
     let found = |set: &LiveSet, until_ns| -> Vec<(DeviceSet, Found)> {
         let devices = set.devices.iter().filter(|set| !set.live.is_empty());
         devices
@@ -88,7 +84,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
             .collect()
     };
     let shows_leak = |found: &[(DeviceSet, Found)]| found.iter().any(|(_, found)| found.shows_leak());
-    let mut shown = found(&study.end, until_ns);
+    let mut shown = found(&study.end, study.served_until_ns().max(1));
     let mut when = "at the end".to_owned();
     if let Some((cleared_ns, set)) = (!shows_leak(&shown))
         .then(|| study.before_clean_up())
@@ -97,7 +93,7 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
     {
         let before = found(&set, cleared_ns.max(1));
         if shows_leak(&before) {
-            (shown, until_ns) = (before, cleared_ns.max(1));
+            shown = before;
             when = format!("at {}, before the job freed it on its way out", duration(cleared_ns));
         }
     }
@@ -119,20 +115,12 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
                 size(sum.bytes),
                 count(sum.count),
                 format!("{older}{}", duration(ended_ns.saturating_sub(sum.oldest_ns))),
-                sum.came.drawn(),
                 if sum.came.again_and_again() { "leak?" } else { "" }.to_owned(),
                 study.label(sum.key),
             ]
         };
-        let titles = format!(">bytes|>count|>age|came||{}", found.by.name());
+        let titles = format!(">bytes|>count|>age||{}", found.by.name());
         page.table(&titles, found.holders.iter().take(top).map(row).collect());
-        if let Some(growth) = found.growth {
-            page.line(format!(
-                "Live bytes grew from {} to {}: came shows the tenths of this time",
-                duration(growth.from_ns),
-                duration(growth.to_ns)
-            ));
-        }
         let holders: Vec<Value> = (found.holders.iter())
             .map(|Named { name, sum }| {
                 json!({
@@ -141,7 +129,6 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
                     "bytes": sum.bytes,
                     "count": sum.count,
                     "oldest_ns": sum.oldest_ns,
-                    "came_in_tenths": sum.came.drawn(),
                     "suspect": sum.came.again_and_again(),
                 })
             })
@@ -155,16 +142,12 @@ pub fn show(page: &mut Page, study: &Study, by: Option<By>, top: usize) -> Resul
             "holders": holders,
         }));
     }
-    page.line(if devices.is_empty() {
-        study.of_what_is_left(
+    if devices.is_empty() {
+        page.line(study.of_what_is_left(
             "Nothing lives at the end.",
             "In what is left of the journal nothing lives at the end.",
-        )
-    } else if until_ns < ended_ns {
-        "came: in which tenths of the time until the last request that was served the live allocations were made"
-    } else {
-        "came: in which tenths of the job's time the live allocations were made"
-    });
+        ));
+    }
     page.json("leaks", json!({ "devices": devices }));
     Ok(())
 }
