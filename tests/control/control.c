@@ -137,7 +137,7 @@ static void signals(void)
     linear_memory(1000);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     THAT(sigaction(SIGALRM, &action, NULL) == 0);
-    struct itimerval often = {{0, 200}, {0, 200}};
+    struct itimerval often = {{0, 2000}, {0, 2000}}; /* More often, a busy machine does nothing else. */
     THAT(setitimer(ITIMER_REAL, &often, NULL) == 0);
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) THAT(pthread_create(&threads[i], NULL, churn, context) == 0);

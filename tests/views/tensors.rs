@@ -73,7 +73,6 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     let end = device(&page, "at");
     assert_fields(end, json!({"time_ns": 29_000_000, "allocated": STEPS * MIB}), "");
     assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], false);
-    // A damaged line may be of a tensor that lived at the peak.
     let file = path.with_extension("tensors");
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + "A\tdamaged\n").unwrap();
     assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], true);
