@@ -74,7 +74,7 @@ fn a_device_that_is_full_behind_the_layer_is_no_limit_and_no_fragmentation() {
 fn a_limit_of_the_layer_that_more_of_does_not_help_is_told_as_such() {
     let (host, _other) = taken(23);
     let over = stream(["12", "100", "1000"], "1000MiB", OVERSOLD);
-    let (finished, told) = explained(host.runs(over), "layer_limit", 20);
+    let (_, told) = explained(host.runs(over), "layer_limit", 20);
     assert_sums(&told, "layer");
     assert_says(&told.text, ", so a larger limit alone does not help");
     assert_says(told.page["next"][0].text(), "use a device with more free memory");
