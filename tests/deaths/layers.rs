@@ -74,10 +74,13 @@ fn a_device_that_is_full_behind_the_layer_is_no_limit_and_no_fragmentation() {
 fn a_limit_of_the_layer_that_more_of_does_not_help_is_told_as_such() {
     let (host, _other) = taken(23);
     let over = stream(["12", "100", "1000"], "1000MiB", OVERSOLD);
-    let (_, told) = explained(host.runs(over), "layer_limit", 20);
+    let (finished, told) = explained(host.runs(over), "layer_limit", 20);
     assert_sums(&told, "layer");
     assert_says(&told.text, ", so a larger limit alone does not help");
     assert_says(told.page["next"][0].text(), "use a device with more free memory");
+    if !finished.stderr.contains("others or unknown") {
+        assert_says(&finished.stderr, "Others on the device: 23.0 GiB by pid");
+    }
 }
 
 /// The driver's pool has 20 MiB that nobody uses. They are on no book of the layer, so they do not help against its limit.

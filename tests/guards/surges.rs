@@ -59,10 +59,8 @@ fn why_tells_the_hosts_memory_of_a_killed_process() {
         let mut made = Made::new(folder.path(), 1, 1).unwrap();
         made.alloc(0, 1 << 20, 0).unwrap();
         for gib in [1, 24, 23] {
-            let memory = HostMemory {
-                resident: gib << 30,
-                pinned: 0,
-            };
+            let resident = gib << 30;
+            let memory = HostMemory { resident, pinned: 0 };
             made.happened(HOST_DEVICE, Api::Policy, Event::Host(memory)).unwrap();
         }
         let text = vramshim_with(&["why"], [made.end(exit).unwrap()]).text;

@@ -78,7 +78,6 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], true);
 }
 
-/// What comes and goes between two snapshots may be a segment of PyTorch's, and nothing tells what is used of it.
 #[test]
 fn what_no_snapshot_shows_is_obtained_and_not_known_to_be_live() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,6 +27,7 @@ fn shortage(requested: u64, [live, cached, context, others]: [u64; 4]) -> Shorta
 fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     let of = |requested, held| shortage(requested, held).verdict();
     assert_eq!(of(40 * GIB, [GIB, 0, 0, 0]), Verdict::LargerThanDevice);
+    assert_eq!(of(2 * GIB, [23 * GIB, 0, 0, 0]), Verdict::LiveSet);
     assert_eq!(of(22 * GIB, [2 * GIB, 0, GIB, 0]), Verdict::LiveSet);
     assert_eq!(
         of(24 * GIB, [2 * GIB, 0, GIB, 0]),

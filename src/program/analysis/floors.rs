@@ -127,11 +127,7 @@ impl Floors {
                 .count()
         };
         let rises = rises.filter(|rise| apart(rise) >= LEAST_RISING);
-        let still = self
-            .windows
-            .windows(2)
-            .next_back()
-            .is_some_and(|pair| pair[1].floor > pair[0].floor);
+        let still = matches!(self.windows[..], [.., before, last] if last.floor > before.floor);
         let found = rises.last().filter(|_| still).map(|rise| rise.growth(self));
         // A step of the job may be longer than a window, and floors rise and fall within it.
         found.or_else(|| self.of_pairs().growth())

@@ -329,12 +329,9 @@ fn others_hold(job: &Job, at: &Scene, mut others: Vec<&ProcessBytes>, lacking: u
     };
     let (held, all) = (bytes(largest), others.len());
     let beside = neighbour(job, largest.pid);
-    let trim = beside
-        .as_ref()
-        .and_then(|beside| trim(job, at, beside))
-        .unwrap_or_default();
-    let is_ended = |beside: &Job| matches!(beside.state, State::Exited(_) | State::Killed);
-    let has_ended = beside.as_ref().is_some_and(is_ended);
+    let beside = beside.as_ref();
+    let trim = beside.and_then(|beside| trim(job, at, beside)).unwrap_or_default();
+    let has_ended = beside.is_some_and(|beside| matches!(beside.state, State::Exited(_) | State::Killed));
     if let Some(beside) = beside.filter(|beside| beside.header.job == job.header.job) {
         let largest = of_this_job(largest, &beside.header);
         return format!(

@@ -316,6 +316,12 @@ impl Tensors {
         self.wall_start_ns.saturating_add(record.time_ns) / 1000
     }
 
+    /// The number of the next snapshot at the time of a record.
+    fn next_snapshot(&self, record: &Record) -> usize {
+        let at_us = self.unix_us(record);
+        self.taken_us.partition_point(|&taken_us| taken_us < at_us)
+    }
+
     fn covers(&self, device: i16, address: u64) -> bool {
         let covered = self.covered.get(&device);
         covered.is_some_and(|covered| covered.around(address).is_some())
@@ -342,9 +348,6 @@ impl Tensors {
         let mut numbers = 0..;
         for record in journal.records() {
             let record = record?;
-            let next = self
-                .taken_us
-                .partition_point(|&taken_us| taken_us < self.unix_us(&record));
             match record.event {
                 Event::Alloc(allocation) if allocation.class == Class::Vmm.into() => {
                     made.insert(allocation.address, count);
@@ -355,7 +358,7 @@ impl Tensors {
                     let number = numbers.next().unwrap_or(u64::MAX);
                     let Some(times) = obtained.get(&place) else {
                         if self.snapshots {
-                            apart.insert(place, (number, next));
+                            apart.insert(place, (number, self.next_snapshot(&record)));
                         }
                         continue;
                     };
@@ -372,7 +375,7 @@ impl Tensors {
                 }
                 Event::Free { allocation, .. } if is_memory(allocation) => {
                     let came = apart.remove(&(record.device, allocation.address));
-                    if let Some((number, _)) = came.filter(|&(_, before)| before == next) {
+                    if let Some((number, _)) = came.filter(|&(_, next)| next == self.next_snapshot(&record)) {
                         self.not_shown.insert_joined(number, number + 1);
                     }
                 }

@@ -164,9 +164,17 @@ function heldAt(group, number) {
 const runs = [];
 for (const process of report.processes) (runs[process.run] ||= []).push(process);
 
+/** The process of a run that began first. */
+const firstOf = (run) => run.reduce((one, other) => (other.started_unix_ns < one.started_unix_ns ? other : one));
+// How long after that one a process began, by the clocks of their hosts, in nanoseconds. Each journal counts from its own start.
+for (const run of runs) {
+    const began = firstOf(run).started_unix_ns;
+    for (const process of run) process.late = process.started_unix_ns - began;
+}
+
 /** When a run began and what it ran; runs are told apart by it. */
 function runText(run) {
-    const first = run.reduce((one, other) => (other.started_unix_ns < one.started_unix_ns ? other : one));
+    const first = firstOf(run);
     const command = first.command.length > 60 ? `${first.command.slice(0, 60)}…` : first.command;
     return `${first.started.replace("T", " ").replace("Z", " UTC")}, ${command || first.title}`;
 }

@@ -17,9 +17,6 @@ function canvasOf(process, device) {
     return small.get(key);
 }
 
-/** How long after the first of its run a process began, by the clocks of their hosts. Each journal counts from its own start. */
-const lateness = (process) => process.started_unix_ns - Math.min(...runs[process.run].map((one) => one.started_unix_ns));
-
 /** What a device had live at a time of its process, in words. */
 function liveThen({ process, device }, time) {
     if (time < 0) return "its journal begins later";
@@ -29,7 +26,7 @@ function liveThen({ process, device }, time) {
 function drawSmall({ process, device }, scale, length) {
     const drawn = drawing(canvasOf(process, device));
     if (!drawn) return;
-    const from = -lateness(process);
+    const from = -process.late;
     const to = from + length;
     const view = plane(drawn.pen, [0, 2, drawn.width - 6, drawn.height - 3], from, to, scale);
     drawLevels(view, device, 1);
@@ -42,12 +39,12 @@ panel("ranks", () => {
     const list = everyDevice();
     byId("ranks").hidden = list.length < 2 && report.unread.length === 0;
     const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
-    const length = Math.max(...report.processes.map((process) => lateness(process) + process.until));
-    const now = state.at + lateness(state.process);
+    const length = Math.max(...report.processes.map((process) => process.late + process.until));
+    const now = state.at + state.process.late;
     const cards = list.map(({ process, device }) => {
         const failed = process.ended_by_failure ? failureWords(process) : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
-        const here = liveThen({ process, device }, now - lateness(process));
+        const here = liveThen({ process, device }, now - process.late);
         const peak = peakText(device);
         const figures = `peak ${peak} live, ${reservedText(device, device.peak_reserved)} reserved${failed && `, ${failed}`}; live: ${here}`;
         const card = button("", () => selectProcess(process, device), {
