@@ -198,7 +198,11 @@ pub fn percent(share: Option<f64>) -> String {
 
 /// What stands before a figure that is a lower bound.
 pub fn at_least(is_bound: bool) -> &'static str {
-    if is_bound { "\u{2265} " } else { "" }
+    match (is_bound, is_dumb()) {
+        (false, _) => "",
+        (true, false) => "\u{2265} ",
+        (true, true) => ">= ",
+    }
 }
 
 pub fn duration(ns: u64) -> String {
