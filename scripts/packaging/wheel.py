@@ -36,6 +36,12 @@ Tag: py3-none-{platform}
 
 ENTRY_POINTS = """[console_scripts]
 vramshim = vramshim.__main__:main
+
+[lightning.pytorch.callbacks_factory]
+vramshim = vramshim.loggers:epochs_of_lightning
+
+[pytorch_lightning.callbacks_factory]
+vramshim = vramshim.loggers:epochs_of_pytorch_lightning
 """
 
 

@@ -167,8 +167,6 @@ static bool returns(enum kind kind, enum wait wait, const struct call *call)
     return before;
 }
 
-typedef char said_names[256];
-
 enum wanted { NONE, ALL, ANY };
 
 /* Makes each call beside the wait, and tells which of them waited too. Claims that none or all did. */
@@ -185,51 +183,48 @@ static void beside_wait(enum kind kind, enum wait wait, const struct call *calls
     claim(wanted == ANY || number == (wanted == ALL ? count : 0), "%s%s", said, number ? " waited" : "none waited");
 }
 
-#define BESIDE(calls, wanted) beside_wait(kind, wait, calls, sizeof(calls) / sizeof *(calls), wanted)
+#define BESIDE(first, last, calls, wanted)                                                                      \
+    for (enum wait wait = first; wait <= last; wait++)                                                          \
+        beside_wait(kind, wait, calls, sizeof(calls) / sizeof *(calls), wanted)
 
 PROBE(calls_beside_waits, TELLS,
       "while a thread waits for a context, a stream or an event, another one allocates, maps, asks and uses events at once",
       "the header names no wait for other threads; measured: H100, driver 580.159.04")
 {
     begin();
-    WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= EVENT; wait++) {
-            BESIDE(allocations, NONE);
-            BESIDE(mapping, NONE);
-            BESIDE(of_events, NONE);
-        }
+    WITH_EACH(kind) {
+        BESIDE(CONTEXT, EVENT, allocations, NONE);
+        BESIDE(CONTEXT, EVENT, mapping, NONE);
+        BESIDE(CONTEXT, EVENT, of_events, NONE);
+    }
 }
 
 PROBE(mapping_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, another one maps and asks at once",
       "measured: H100 and H200, driver 580.159.04")
 {
     begin();
-    WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(mapping, NONE);
+    WITH_EACH(kind) BESIDE(COPY, FREE_HOST, mapping, NONE);
 }
 
 PROBE(alloc_waits_beside_waiting_free, TELLS, "while a thread waits inside a copy, cuMemFree or cuMemFreeHost, cuMemAlloc of another one waits too",
       "measured: H100 and H200, driver 580.159.04")
 {
     begin();
-    WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(allocations, ALL);
+    WITH_EACH(kind) BESIDE(COPY, FREE_HOST, allocations, ALL);
 }
 
 PROBE(events_beside_waits, TELLS, "which calls for events wait while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
       "measured: H200, driver 580.159.04")
 {
     begin();
-    WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(of_events, ANY);
+    WITH_EACH(kind) BESIDE(COPY, FREE_HOST, of_events, ANY);
 }
 
 PROBE(others_beside_waits, TELLS, "what else waits while a thread waits inside a copy, cuMemFree or cuMemFreeHost",
       "measured: H100 and H200, driver 580.159.04")
 {
     begin();
-    WITH_EACH(kind)
-        for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(others, ANY);
+    WITH_EACH(kind) BESIDE(COPY, FREE_HOST, others, ANY);
 }
 
 /* On an H200 a probe with these calls did not end in ten seconds, for which the time of the waits may be the reason. */
@@ -237,7 +232,7 @@ PROBE(captures_beside_waits, TELLS, "whether a capture or the end of a stream wa
 {
     begin();
     enum kind kind = HOST_FUNCTION;
-    for (enum wait wait = COPY; wait <= FREE_HOST; wait++) BESIDE(of_captures, ANY);
+    BESIDE(COPY, FREE_HOST, of_captures, ANY);
 }
 
 PROBE(context_event_beside_waits, TELLS,
@@ -246,6 +241,5 @@ PROBE(context_event_beside_waits, TELLS,
 {
     begin();
     driver_function("cuCtxRecordEvent");
-    WITH_EACH(kind)
-        for (enum wait wait = CONTEXT; wait <= FREE_HOST; wait++) BESIDE(of_contexts, wait >= COPY ? ALL : NONE);
+    WITH_EACH(kind) BESIDE(CONTEXT, FREE_HOST, of_contexts, wait >= COPY ? ALL : NONE);
 }

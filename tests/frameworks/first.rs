@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use support::{Printed, Runs, assert_says, left_out, library, program, root};
+use support::{Fields, Printed, Runs, assert_says, left_out, library, program, root, vramshim_with};
 
 use super::{environment, path, python};
 
@@ -57,8 +57,14 @@ fn trainers() -> Option<std::path::PathBuf> {
 #[test]
 fn trainers_log_peak_cache_and_verdict_with_the_loggers_they_have() {
     let Some(python) = trainers() else { return };
+    let wheel = std::fs::read_to_string(root().join("scripts/packaging/wheel.py")).unwrap();
+    let mut texts = wheel.split("\"\"\"");
+    let points = texts.find(|text| text.contains("callbacks_factory")).unwrap();
     for kind in ["lightning", "own", "transformers", "own_of_transformers", "accelerate"] {
         let folder = tempfile::tempdir().unwrap();
+        let installed = folder.path().join("vramshim-0.dist-info");
+        std::fs::create_dir(&installed).unwrap();
+        std::fs::write(installed.join("entry_points.txt"), points).unwrap();
         let done = in_folder(folder.path(), &python, "8GiB", &[&path("watched.py"), kind]);
         assert!(done.code == Some(0), "{kind}: {}\n{}", done.text, done.said);
         assert_says(&done.text, &format!("passed {kind}"));
@@ -66,6 +72,10 @@ fn trainers_log_peak_cache_and_verdict_with_the_loggers_they_have() {
         // A logger that fails is told of once.
         let told = done.said.matches("no more figures are logged").count();
         assert_eq!(told, usize::from(kind.starts_with("own")), "{kind}: {}", done.said);
+        let page = vramshim_with(&["report", "--json"], [folder.path()]).json();
+        let marks = page["processes"][0]["marks"].list();
+        let epochs = marks.iter().filter(|mark| mark["text"] == "epoch 0").count();
+        assert_eq!(epochs > 0, ["lightning", "own"].contains(&kind), "{kind}: {marks:?}");
     }
 }
 

@@ -35,6 +35,11 @@ fn contained(host: &Host, script: &str) -> Job {
         .env("SIMGPU_CONTEXT_BYTES", format!("{CONTEXT}MiB"))
 }
 
+fn with_context(host: &Host, name: &str, value: &str) -> Job {
+    let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
+    job.env(name, value)
+}
+
 /// Allocates until the limit refuses 2 MiB. Returns the MiB that were granted.
 fn fill(pod: &mut Member) -> u64 {
     let mut granted = 0;
@@ -104,11 +109,7 @@ fn without_nvml_a_bound_counts_for_the_context() {
 #[test]
 fn without_bytes_of_processes_the_growth_of_the_device_counts() {
     let host = Host::new("4GiB");
-    let job = || {
-        host.job()
-            .env("SIMGPU_NVML_BYTES", "0")
-            .env("SIMGPU_CONTEXT_BYTES", "300MiB")
-    };
+    let job = || with_context(&host, "SIMGPU_NVML_BYTES", "0");
     let mut other = Member::start(job());
     assert_eq!(other.allocate(1000 * MIB), 0);
     let mut member = Member::start(job().env("VRAMSHIM_MEMORY_LIMIT", "1GiB"));
@@ -181,11 +182,7 @@ fn a_server_of_mps_holds_what_its_clients_do_not() {
 #[test]
 fn under_mps_the_clients_are_told_apart() {
     let host = Host::new("4GiB");
-    let job = || {
-        host.job()
-            .env("SIMGPU_MPS", "4711000")
-            .env("SIMGPU_CONTEXT_BYTES", "300MiB")
-    };
+    let job = || with_context(&host, "SIMGPU_MPS", "4711000");
     let mut other = Member::start(job());
     assert_eq!(other.allocate(2500 * MIB), 0);
     let run = || job().input(&format!("a {}\na {}\n", 300 * MIB, 2000 * MIB)).run();

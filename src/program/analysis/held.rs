@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use base::cuda::HOST_DEVICE;
 use base::text::events_were;
+use base::units::size;
 use journal::reader::{CacheSums, Header, State, TensorFile};
 use serde::Serialize;
 
@@ -126,11 +127,10 @@ impl Caches {
         let told = self.sums.as_ref().filter(|_| device != HOST_DEVICE);
         let pytorch = told.map(|sums| {
             let (used, reserved) = sums.devices.get(&device).copied().unwrap_or_default();
-            let time_us = sums.at_us;
             PyTorch {
                 reserved,
                 used,
-                time_us,
+                time_us: sums.at_us,
             }
         });
         // What PyTorch obtained or gave back since then is in `allocated` alone.
@@ -138,7 +138,10 @@ impl Caches {
         let live = allocated - if self.has_tensors { 0 } else { unused.min(allocated) };
         let changed_us = changed_ns.map_or(0, |changed_ns| self.began_ns.saturating_add(changed_ns) / 1000);
         let is_newer = pytorch.is_some_and(|inside| changed_us > inside.time_us);
-        let newer = is_newer.then(|| "memory came or went since PyTorch last told of its cache".to_owned());
+        let newer = pytorch.filter(|_| is_newer).map(|PyTorch { used, reserved, .. }| {
+            let (used, reserved) = (size(used), size(reserved));
+            format!("PyTorch told last that {used} of its {reserved} were in use, and memory came or went since")
+        });
         let not_known = self.not_known.clone().or(newer);
         let not_known = not_known.filter(|_| allocated > 0 && device != HOST_DEVICE);
         let known = |bytes: u64| not_known.is_none().then_some(bytes);

@@ -8,6 +8,7 @@ with its number, whose meaning shim.h tells.
 import ctypes
 import functools
 import os
+import time
 
 from . import library
 
@@ -119,6 +120,18 @@ def mark(text):
     if is_here:
         _function("vramshim_mark", None, ctypes.c_char_p)(text.encode())
     return is_here
+
+
+def seldom(act):
+    """Acts as `act`, at most once a second."""
+    last = [float("-inf")]
+
+    def acts(*arguments):
+        if time.monotonic() >= last[0] + 1:
+            last[0] = time.monotonic()
+            act(*arguments)
+
+    return acts
 
 
 def dump(path):

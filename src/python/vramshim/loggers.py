@@ -5,6 +5,7 @@ lists (0: no request failed), because loggers such as TensorBoard take numbers a
 the library in the process nothing is logged. No error of this module ends the job.
 """
 
+import functools
 import importlib
 import json
 import sys
@@ -120,10 +121,13 @@ def watch(trainer):
     return trainer
 
 
-def _for_lightning(package):
+def _callback(package):
     name = "lightning.pytorch" if package == "lightning" else package
+    return importlib.import_module(f"{name}.callbacks").Callback
 
-    class Watch(importlib.import_module(f"{name}.callbacks").Callback):
+
+def _for_lightning(package):
+    class Watch(_callback(package)):
         def __init__(self):
             self.attempt = _Attempts()
 
@@ -144,3 +148,25 @@ def _for_lightning(package):
         on_exception = on_fit_end
 
     return Watch()
+
+
+def _epochs(package):
+    if not control.is_loaded():
+        return []
+
+    class Epochs(_callback(package)):
+        def __init__(self):
+            self.mark = control.seldom(control.mark)
+
+        def __reduce__(self):
+            return _epochs, (package,)
+
+        def on_train_epoch_start(self, trainer, *_):
+            self.mark(f"epoch {trainer.current_epoch}")
+
+    return Epochs()
+
+
+# The entry points of the wheel by which Lightning finds the callback.
+epochs_of_lightning = functools.partial(_epochs, "lightning")
+epochs_of_pytorch_lightning = functools.partial(_epochs, "pytorch_lightning")

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import sys
 import threading
-import time
 
 
 class _After:
@@ -105,13 +104,12 @@ def _mark_steps():
         return
     from . import control
 
-    last = [float("-inf")]
+    mark = control.seldom(control.mark)
 
     def stepped(*_):
         # A compiler that traces a step leaves this out.
-        if not is_compiling() and time.monotonic() >= last[0] + 1:
-            last[0] = time.monotonic()
-            control.mark("optimizer.step")
+        if not is_compiling():
+            mark("optimizer.step")
 
     register_optimizer_step_post_hook(stepped)
 
