@@ -4,6 +4,7 @@ usage: fleet.py duckdb|spark FOLDER SQL
 """
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -39,6 +40,8 @@ def duckdb(folder):
 def spark(folder):
     from pyspark.sql import SparkSession
 
+    # To optimise what runs once takes longer than to run it.
+    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
     session = session.config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
