@@ -150,6 +150,7 @@ impl<'a> Records<'a> {
 impl Iterator for Records<'_> {
     type Item = io::Result<Record>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         while !self.done && self.order.waiting.len() <= self.held {
             self.advance();

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 use super::lines::{self, Kind, Lines, Shared, unescaped};
 use crate::format::{Frame, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 
@@ -51,7 +53,7 @@ pub struct Stacks {
     pub pid: u32,
     modules: HashMap<usize, Module>,
     places: HashMap<u64, Place>,
-    stacks: HashMap<u32, Stack>,
+    stacks: HashMap<u32, Stack, RandomState>,
     texts: HashMap<u64, String>,
     /// The native frames of stacks: the place of each frame that has one.
     native: HashMap<u32, Vec<Option<Place>>>,

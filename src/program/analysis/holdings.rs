@@ -120,7 +120,6 @@ pub struct Holdings {
     moments: Vec<At>,
     /// The number of moments that have passed.
     passed: usize,
-    events: u64,
     places: HashMap<Group, usize, RandomState>,
     groups: Vec<Gathered>,
     /// Groups that changed since the last moment.
@@ -135,7 +134,6 @@ impl Holdings {
         Holdings {
             moments,
             passed: 0,
-            events: 0,
             places: HashMap::default(),
             groups: Vec::new(),
             changed: Vec::new(),
@@ -158,14 +156,13 @@ impl Holdings {
     /// The place of a group in `groups`, which is the same each time. A group that has no place yet gets one.
     fn place(&mut self, group: Group) -> usize {
         let known = |group: &Group| self.places.get(group).copied();
-        let (coarse, coarsest) = (group.coarse(), group.coarsest());
-        if let Some(place) = known(&group).or_else(|| known(&coarse)) {
+        if let Some(place) = known(&group).or_else(|| known(&group.coarse())) {
             return place;
         }
         let group = match self.groups.len() {
             0..COARSE_FROM => group,
-            COARSE_FROM..COARSEST_FROM => coarse,
-            _ => coarsest,
+            COARSE_FROM..COARSEST_FROM => group.coarse(),
+            _ => group.coarsest(),
         };
         *self.places.entry(group).or_insert_with(|| {
             self.groups.push(Gathered {
@@ -214,12 +211,11 @@ impl Observer for Holdings {
     fn before(&mut self, ledger: &Ledger, record: &Record) {
         let at = At {
             time_ns: record.time_ns,
-            event: self.events,
+            event: ledger.records,
         };
         while self.moments.get(self.passed).is_some_and(|&moment| moment < at) {
             self.note(ledger);
         }
-        self.events += 1;
     }
 
     fn after(&mut self, ledger: &Ledger, record: &Record) {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
@@ -10,7 +13,7 @@ use base::identity;
 use base::text::shown;
 use base::units::size;
 use journal::format::Record;
-use journal::reader::{Device, Header, Journal, OpenError, Problem, State, TensorFile};
+use journal::reader::{Device, Header, Journal, OpenError, Problem, Records, State, TensorFile};
 
 use super::budget;
 use super::device_ledger::DeviceLedger;
@@ -24,6 +27,10 @@ pub const IMPORTED: &str = "imported";
 
 /// What is told in place of a damaged part of a header.
 pub const NOT_KNOWN: &str = "not known (damaged)";
+
+/// Another thread reads records ahead: so many portions with so many records.
+const AHEAD: usize = 2;
+const PORTION: usize = 1 << 10;
 
 pub struct Job {
     pub path: PathBuf,
@@ -63,13 +70,7 @@ pub enum LoadError {
 impl LoadError {
     /// Whether the process has created the file but not finished the header. The journal is then not damaged.
     pub fn is_too_early(&self) -> bool {
-        matches!(
-            self,
-            Self::Open(OpenError {
-                problem: Problem::NotReady,
-                ..
-            })
-        )
+        matches!(self, Self::Open(error) if matches!(error.problem, Problem::NotReady))
     }
 
     /// Whether the file does not exist, or no longer exists.
@@ -121,32 +122,49 @@ impl Job {
             ledger.devices.entry(device).or_default().private = ranges.clone();
         }
         ledger.has_sums_alone = sums_alone;
-        let mut records = Merged::of(journal, tensors.as_ref()).map_err(|error| unread(0, error))?;
-        let mut number = 0;
-        while let Some(record) = records.next() {
-            let mut record = record.map_err(|error| unread(records.position(), error))?;
-            if tensors.is_some() {
-                // Slots tell records of one time apart, and tensors have none.
-                record.slot = number;
-                record.time_ns = record.time_ns.max(ledger.last_ns);
-                number += 1;
+        let mut merged = Merged::of(journal, tensors.as_ref()).map_err(|error| unread(0, error))?;
+        let (ahead, portions) = sync_channel(AHEAD);
+        let (read, failed) = thread::scope(|scope| {
+            let reader = thread::Builder::new().spawn_scoped(scope, move || {
+                let mut failed = None;
+                loop {
+                    let mut portion = Vec::with_capacity(PORTION);
+                    let read = merged.by_ref().take(PORTION);
+                    portion.extend(read.map_while(|record| record.map_err(|error| failed = Some(error)).ok()));
+                    let is_last = portion.len() < PORTION;
+                    if ahead.send((portion, merged.records.position())).is_err() || is_last {
+                        return (merged.records, failed);
+                    }
+                }
+            });
+            let reader = reader.map_err(|error| unread(0, error))?;
+            let mut number = 0;
+            for (mut portion, position) in portions {
+                for record in &mut portion {
+                    if tensors.is_some() {
+                        // Slots tell records of one time apart, and tensors have none.
+                        record.slot = number;
+                        record.time_ns = record.time_ns.max(ledger.last_ns);
+                        number += 1;
+                    }
+                    for observer in observers.iter_mut() {
+                        observer.before(&ledger, record);
+                    }
+                    ledger.apply(record);
+                    check_budget(path)?;
+                    for observer in observers.iter_mut() {
+                        observer.after(&ledger, record);
+                    }
+                }
+                progress(position, journal.size());
             }
-            for observer in observers.iter_mut() {
-                observer.before(&ledger, &record);
-            }
-            ledger.apply(&record);
-            check_budget(path)?;
-            for observer in observers.iter_mut() {
-                observer.after(&ledger, &record);
-            }
-            if ledger.events.is_multiple_of(1 << 16) {
-                progress(records.position(), journal.size());
-            }
+            reader.join().map_err(|panic| resume_unwind(panic))
+        })?;
+        if let Some(error) = failed {
+            return Err(unread(read.position(), error));
         }
         ledger.end();
-        let mut job = Job::of(journal, ledger, records.unfinished());
-        job.damaged = records.damaged();
-        drop(records);
+        let mut job = Job::of(journal, ledger, &read);
         job.lacks_tensors = tensors.is_none()
             && job.caches().is_some()
             && job.setting("VRAMSHIM_TORCH") == Some("record")
@@ -200,7 +218,7 @@ impl Job {
         }
     }
 
-    fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
+    fn of(journal: &Journal, ledger: Ledger, read: &Records) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
             header: journal.header().clone(),
@@ -208,8 +226,8 @@ impl Job {
             duration_ns: 0,
             lost: journal.lost(),
             cut_off: journal.cut_off(),
-            unfinished,
-            damaged: 0,
+            unfinished: read.unfinished(),
+            damaged: read.damaged(),
             ledger,
             tensors: None,
             caches: Caches::default(),

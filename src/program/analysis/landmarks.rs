@@ -29,7 +29,6 @@ pub struct Landmarks {
     /// When the job began to free what it frees after its last request and its last mark, as the shutdown of an
     /// interpreter does; `None` if it frees nothing then.
     pub cleared_ns: Option<u64>,
-    events: u64,
 }
 
 impl Landmarks {
@@ -55,9 +54,8 @@ impl Landmarks {
 }
 
 impl Observer for Landmarks {
-    fn after(&mut self, _: &Ledger, record: &Record) {
-        let (time_ns, event) = (record.time_ns, self.events);
-        self.events += 1;
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        let (time_ns, event) = (record.time_ns, ledger.records - 1);
         match record.event {
             Event::Mark { text, kind } => {
                 self.cleared_ns = None;

@@ -65,6 +65,8 @@ impl Anomalies {
 
 #[derive(Default)]
 pub struct Ledger {
+    /// Records of any kind, and those of calls.
+    pub records: u64,
     pub events: u64,
     pub last_ns: u64,
     /// By device number; `HOST_DEVICE` is the host.
@@ -93,6 +95,7 @@ pub struct Ledger {
 impl Ledger {
     pub fn apply(&mut self, record: &Record) {
         self.gone = None;
+        self.records += 1;
         self.last_ns = self.last_ns.max(record.time_ns);
         // A mark, and what was found out, is no call of the job, so it does not count as an event.
         let tells = record.event.is_finding();
@@ -118,7 +121,7 @@ impl Ledger {
         }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
-            Event::Free { allocation, .. } => self.free(record, &allocation),
+            Event::Free { allocation, .. } => self.free(device, record, &allocation),
             Event::AllocFailed {
                 requested,
                 result,
@@ -149,24 +152,10 @@ impl Ledger {
             // No sum depends on the others, or they were handled above.
             _ => {}
         }
-        let (ledger, time_ns) = (self.devices.entry(device).or_default(), record.time_ns);
+        let ledger = self.device(device);
         ledger.since_measured = ledger.since_measured.max(ledger.all.reserved.current);
-        if record.event.moves_memory() && !matches!(record.api.known(), Some(Api::torch_alloc | Api::torch_free)) {
-            ledger.changed_ns = ledger.changed_ns.max(time_ns);
-        }
-        let live = ledger.all.allocated.current;
-        match record.event {
-            Event::Alloc(one) => {
-                ledger.floors.note(live, time_ns, false);
-                self.scenes.served(record, one.requested);
-                self.scenes.allocated(time_ns);
-            }
-            Event::Free { context_gone, .. } => {
-                ledger.floors.note(live, time_ns, true);
-                // What a context takes with it is no act of the job.
-                self.scenes.freed(u64::from(!context_gone));
-            }
-            _ => {}
+        if record.event.moves_memory() && ![Api::torch_alloc.into(), Api::torch_free.into()].contains(&record.api) {
+            ledger.changed_ns = ledger.changed_ns.max(record.time_ns);
         }
     }
 
@@ -225,7 +214,7 @@ impl Ledger {
     }
 
     fn call(&mut self, record: &Record, bytes: u64) {
-        if record.api.known() == Some(Api::torch_before) {
+        if record.api == Api::torch_before.into() {
             self.begins_late = true;
             return;
         }
@@ -263,7 +252,11 @@ impl Ledger {
         };
         let taken = self.take(&live, allocation.reserved.is_none());
         self.anomalies.overlap += u64::from(taken.is_err());
-        self.device(device).count(&live, true);
+        let ledger = self.device(device);
+        ledger.count(&live, true);
+        ledger.floors.note(ledger.all.allocated.current, record.time_ns, false);
+        self.scenes.served(record, live.size);
+        self.scenes.allocated(record.time_ns);
         // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
         let taken = taken.unwrap_or(Taken::Nothing);
         self.live.insert(Live { taken, ..live });
@@ -290,12 +283,15 @@ impl Ledger {
         }
     }
 
-    fn free(&mut self, record: &Record, freed: &Allocation) {
+    fn free(&mut self, device: i16, record: &Record, freed: &Allocation) {
         self.call(record, freed.requested);
         match self.live.remove(key(freed)) {
             Some(live) => self.forget(&live),
             None => self.anomalies.unknown_free += 1,
         }
+        let ledger = self.device(device);
+        ledger.floors.note(ledger.all.allocated.current, record.time_ns, true);
+        self.scenes.freed(record);
     }
 
     fn forget(&mut self, live: &Live) {

@@ -270,9 +270,10 @@ impl Scenes {
         }
     }
 
-    pub(super) fn freed(&mut self, count: u64) {
-        if let Some(last) = &mut self.last {
-            last.freed += count;
+    pub(super) fn freed(&mut self, record: &Record) {
+        if let (Some(last), Event::Free { context_gone, .. }) = (&mut self.last, record.event) {
+            // What a context takes with it is no act of the job.
+            last.freed += u64::from(!context_gone);
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Space {
     blocks: Ranges,
     /// No block and no gap crosses from one segment into the next.
     pub(super) apart: bool,
+    /// One of `joined`, in which the last address lay; mostly the next one lies there, too.
+    last: Cell<(u64, u64)>,
     /// The largest gap, until something changes.
     known_largest: Cell<Option<u64>>,
 }
@@ -59,16 +61,23 @@ impl Space {
         gaps(self.ranges(), self.blocks.iter())
     }
 
-    #[inline]
     pub fn holds(&self, address: u64) -> bool {
-        self.joined.around(address).is_some()
+        self.around(address).is_some()
+    }
+
+    fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let (start, end) = self.last.get();
+        if !(start..end).contains(&address) {
+            self.last.set(self.joined.around(address)?);
+        }
+        Some(self.last.get())
     }
 
     /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
     /// bytes.
     pub fn add_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
-        self.known_largest.set(None);
+        (self.known_largest, self.last) = Default::default();
         let mut added = 0;
         let mut from = start;
         let mut there: Vec<_> = self.joined.overlapping(start, end).collect();
@@ -87,7 +96,7 @@ impl Space {
     /// Removes a range of addresses, and the blocks in it. Returns how many bytes of the range lay in segments.
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
-        self.known_largest.set(None);
+        (self.known_largest, self.last) = Default::default();
         self.blocks.cut(start, end);
         self.segments.cut(start, end);
         self.joined.cut(start, end)
@@ -96,7 +105,7 @@ impl Space {
     /// Takes a block out of the gap that contains it.
     pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
         self.known_largest.set(None);
-        match self.joined.around(start) {
+        match self.around(start) {
             _ if length == 0 => Ok(()),
             Some((_, end)) if length <= end - start => self.blocks.occupy(start, length),
             _ => Err(Contradiction),

@@ -33,8 +33,6 @@ pub struct DeviceTimeline {
 pub struct Timeline {
     pub devices: BTreeMap<i16, DeviceTimeline>,
     most_spans: usize,
-    /// The number of records so far.
-    pub events: u64,
     /// The number of the last failure for lack of memory.
     failed: Option<u64>,
 }
@@ -48,20 +46,19 @@ impl Timeline {
         }
     }
 
-    /// The numbers of the records at which a device had its peak, of the last failure and of the end.
-    pub fn moments(&self) -> Vec<u64> {
+    /// The numbers of the records, of so many, at which a device had its peak, of the last failure and of the end.
+    pub fn moments(&self, records: u64) -> Vec<u64> {
         let peaks = self
             .devices
             .values()
             .filter_map(|device| Some(device.live.peak()?.event));
-        peaks.chain(self.failed).chain(self.events.checked_sub(1)).collect()
+        peaks.chain(self.failed).chain(records.checked_sub(1)).collect()
     }
 }
 
 impl Observer for Timeline {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
-        let event = self.events;
-        self.events += 1;
+        let event = ledger.records - 1;
         match record.event {
             Event::Host(_) | Event::Surge(_) => return,
             Event::FrameworkRequest(_) | Event::ContextCreated { .. } => return,
@@ -69,9 +66,10 @@ impl Observer for Timeline {
         }
         let device = device_of(record);
         let totals = ledger.devices.get(&device).map(|device| device.all).unwrap_or_default();
-        let [live, reserved, used] = [0; 3].map(|_| Curve::new(self.most_spans));
-        let timeline = self.devices.entry(device);
-        let timeline = timeline.or_insert(DeviceTimeline { live, reserved, used });
+        let timeline = self.devices.entry(device).or_insert_with(|| {
+            let [live, reserved, used] = [0; 3].map(|_| Curve::new(self.most_spans));
+            DeviceTimeline { live, reserved, used }
+        });
         let at = |bytes| Point {
             event,
             time_ns: record.time_ns,

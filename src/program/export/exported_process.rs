@@ -130,7 +130,7 @@ impl Process {
             each(count, &entry?)?;
             count += 1;
         }
-        self.damaged.set(entries.damaged());
+        self.damaged.set(entries.records.damaged());
         Ok(count)
     }
 }

@@ -128,7 +128,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             _ => {}
         }
     }
-    let damaged = records.damaged();
+    let damaged = records.records.damaged();
     for (class, why) in [
         (
             Class::Vmm,

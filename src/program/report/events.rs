@@ -30,26 +30,24 @@ pub struct Choice {
     pinned: [FirstAndLast<Numbered>; 2],
     /// The largest allocations by size and number.
     largest: BTreeMap<(u64, u64), Record>,
-    seen: u64,
-    /// How many of the seen records are measurements, which the list leaves out.
-    findings: u64,
+    /// The seen records but measurements, which the list leaves out.
+    in_all: u64,
     /// The levels at the neighbours of the moments.
     pub levels: Vec<Levels>,
 }
 
 impl Choice {
-    /// Chooses about `most` records of the job that `timeline` has seen, and `half` of them before and after each moment.
-    pub fn new(most: usize, timeline: &Timeline, half: u64) -> Self {
+    /// Chooses about `most` of the records that `timeline` has seen, and `half` of them before and after each moment.
+    pub fn new(most: usize, records: u64, timeline: &Timeline, half: u64) -> Self {
         Choice {
-            is_short: timeline.events <= most as u64,
+            is_short: records <= most as u64,
             most,
-            moments: timeline.moments(),
+            moments: timeline.moments(records),
             half,
             chosen: BTreeMap::new(),
             pinned: [0; 2].map(|_| FirstAndLast::new(most / 16)),
             largest: BTreeMap::new(),
-            seen: 0,
-            findings: 0,
+            in_all: 0,
             levels: Vec::new(),
         }
     }
@@ -57,8 +55,7 @@ impl Choice {
 
 impl Observer for Choice {
     fn after(&mut self, ledger: &Ledger, record: &Record) {
-        let number = self.seen;
-        self.seen += 1;
+        let number = ledger.records - 1;
         let is_near = self.moments.iter().any(|moment| moment.abs_diff(number) <= self.half);
         let device = device_of(record);
         if is_near && let Some(ledger) = ledger.devices.get(&device) {
@@ -73,9 +70,9 @@ impl Observer for Choice {
         }
         // The timeline draws measurements. In the list they would hide what the job did.
         if record.event.is_finding() {
-            self.findings += 1;
             return;
         }
+        self.in_all += 1;
         if self.is_short || is_near {
             self.chosen.insert(number, *record);
             return;
@@ -102,7 +99,7 @@ impl Choice {
         chosen.extend(self.pinned.into_iter().flat_map(|pinned| pinned.list));
         chosen.extend(self.largest.into_iter().map(|((_, number), record)| (number, record)));
         let mut events = Events {
-            in_all: self.seen - self.findings,
+            in_all: self.in_all,
             number: chosen.keys().copied().collect(),
             times_ns: chosen.values().map(|record| record.time_ns).collect(),
             tid: chosen.values().map(|record| u64::from(record.tid)).collect(),

@@ -70,8 +70,6 @@ struct FirstPass<'a> {
     ranges: Ranges,
     /// Requested bytes by why they have no stack; `None`: they have one.
     requested: BTreeMap<Option<Frameless>, u64>,
-    /// Why stacks that were asked for last have none, by the last byte of their numbers.
-    recent: [(u32, Option<Frameless>); 256],
     first_ns: Option<u64>,
 }
 
@@ -81,11 +79,10 @@ impl Observer for FirstPass<'_> {
         self.timeline.after(ledger, record);
         match record.event {
             Event::Alloc(one) => {
-                let recent = &mut self.recent[record.stack as usize % 256];
-                if recent.0 != record.stack {
-                    *recent = (record.stack, self.labels.frames(record.stack).err());
-                }
-                let sum = self.requested.entry(recent.1).or_default();
+                let sum = self
+                    .requested
+                    .entry(self.labels.frames(record.stack).err())
+                    .or_default();
                 *sum = sum.saturating_add(one.requested);
                 if let Some(known) = self.failures.list.last_mut() {
                     known.went_on += 1;
@@ -130,7 +127,6 @@ pub fn read(
         marks: FirstAndLast::new(detail.failures),
         ranges: Ranges::new(detail.failures),
         requested: BTreeMap::new(),
-        recent: [(0, labels.frames(0).err()); 256],
         first_ns: None,
     };
     let mut catcher = Catcher::new(&MOMENTS);
@@ -160,7 +156,7 @@ pub fn read(
         _ => None,
     };
     let half = (detail.spans as u64 / 20).clamp(8, 300);
-    let mut choice = Choice::new(detail.events, &first.timeline, half);
+    let mut choice = Choice::new(detail.events, job.ledger.records, &first.timeline, half);
     let mut observers: Vec<&mut dyn Observer> = vec![&mut holdings, &mut choice];
     let sums = at_failure.is_none();
     observers.extend(at_failure.as_mut().map(|space| space as &mut dyn Observer));

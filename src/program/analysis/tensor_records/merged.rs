@@ -315,13 +315,13 @@ fn add_free(told: &mut MemInfo, bytes: u64) {
     told.free = told.free.saturating_add(bytes).min(told.total);
 }
 
-/// Iterator over the records and tensors of a process, in the order of their times.
+/// Iterator over the records and tensors of a process, in the order of their times. An error is the last item.
 pub struct Merged<'a> {
-    records: Records<'a>,
+    /// Those of the journal so far.
+    pub records: Records<'a>,
     tensors: Option<Entries<'a>>,
     next: Option<Record>,
     next_line: Option<Told>,
-    done: bool,
 }
 
 impl<'a> Merged<'a> {
@@ -332,28 +332,12 @@ impl<'a> Merged<'a> {
             next: None,
             next_line: None,
             records: journal.records(),
-            done: false,
         })
     }
 
     /// The pool of PyTorch from which the last record was allocated, if it is a tensor.
     pub fn pool(&self) -> (u64, u64) {
         self.tensors.as_ref().map_or(DEFAULT_POOL, |tensors| tensors.pool)
-    }
-
-    /// Slots of the journal that are unfinished so far.
-    pub fn unfinished(&self) -> u64 {
-        self.records.unfinished()
-    }
-
-    /// Slots of the journal that are damaged so far.
-    pub fn damaged(&self) -> u64 {
-        self.records.damaged()
-    }
-
-    /// How many bytes of the journal have been read.
-    pub fn position(&self) -> u64 {
-        self.records.position()
     }
 
     fn step(&mut self) -> io::Result<Option<Record>> {
@@ -392,11 +376,6 @@ impl Iterator for Merged<'_> {
     type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step().transpose();
-        self.done = !matches!(step, Some(Ok(_)));
-        step
+        self.step().transpose()
     }
 }
