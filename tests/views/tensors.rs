@@ -72,10 +72,13 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     let page = json(&path, &["--at", "end"]);
     let end = device(&page, "at");
     assert_fields(end, json!({"time_ns": 29_000_000, "allocated": STEPS * MIB}), "");
+    assert_eq!(end["is_at_least"], false);
     assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], false);
     let file = path.with_extension("tensors");
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + "A\tdamaged\n").unwrap();
-    assert_eq!(json(&path, &[])["jobs"][0]["peaks_are_at_least"], true);
+    let page = json(&path, &["--at", "end"]);
+    assert_eq!(page["jobs"][0]["peaks_are_at_least"], true);
+    assert_eq!(device(&page, "at")["is_at_least"], true);
 }
 
 #[test]

@@ -166,13 +166,8 @@ pub fn read(
     let at = holdings.moments().to_vec();
     let series = holdings.finish(&again.ledger);
     let mut stack = |number: u32| labels.origins.frames(number).map(|frames| interned.stack(frames));
-    let is_exact = |time_ns: u64, failed_on: Option<i16>| {
-        job.tensors.as_ref().is_none_or(|tensors| {
-            !tensors.snapshots
-                || tensors.snapshot_before(time_ns) == Some(time_ns)
-                || failed_on.is_some_and(|device| tensors.show_use_at(device, time_ns))
-        })
-    };
+    let tensors = job.tensors.as_ref();
+    let is_exact = |time_ns, failed_on| tensors.is_none_or(|tensors| tensors.are_whole_at(time_ns, failed_on));
     let placed = named.into_iter().filter_map(|(moment, named)| {
         let failed_on = named.device.filter(|_| named.kind == "failure");
         let (exact, moment) = (is_exact(moment.time_ns, failed_on), at.binary_search(&moment).ok()?);

@@ -231,11 +231,21 @@ impl Tensors {
         self.snapshots.then(first)
     }
 
-    /// The time of the last snapshot up to a time, both in nanoseconds since the journal began; `None` if the file tells
-    /// each tensor.
+    /// When the last snapshot up to a time was taken, both in nanoseconds since the journal began.
     pub fn snapshot_before(&self, time_ns: u64) -> Option<u64> {
         let taken = self.taken_us.iter().map(|&time_us| self.time_ns(time_us));
         taken.filter(|&taken_ns| taken_ns <= time_ns).max()
+    }
+
+    /// Whether all that was live is told of a time, in nanoseconds since the journal began. A snapshot of a failure on
+    /// `failed_on` tells it, too.
+    pub fn are_whole_at(&self, time_ns: u64, failed_on: Option<i16>) -> bool {
+        let at_us = self.wall_start_ns.saturating_add(time_ns) / 1000;
+        let failed = failed_on.and_then(|device| self.told_of((device, at_us), u64::MAX));
+        let shown_ns = failed.and_then(|failed| Some(self.time_ns(failed.shown_us?)));
+        !self.tells_at_least()
+            || self.snapshot_before(time_ns) == Some(time_ns)
+            || shown_ns.is_some_and(|ns| ns <= time_ns)
     }
 
     /// Whether more tensors may have been live than is told: between snapshots, or because some were lost or damaged.

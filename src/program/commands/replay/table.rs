@@ -46,20 +46,16 @@ pub fn show(page: &mut Page, played: &Played) {
 fn cells(row: &Row, trace: &Trace) -> Vec<String> {
     let outcome = &row.outcome;
     let bill = outcome.bill();
-    let is_at_least = trace.is_at_least();
-    let size = |bytes: u64| match is_at_least {
-        true => format!("at least {}", format::size(bytes)),
-        false => format::size(bytes),
-    };
+    let least = if trace.is_at_least() { "at least " } else { "" };
     let fits = match outcome.failed {
-        0 if is_at_least => "what was recorded".to_owned(),
+        0 if trace.is_at_least() => "what was recorded".to_owned(),
         0 => "yes".to_owned(),
         1 => "no: 1 request failed".to_owned(),
         failed => format!("no: {} requests failed", format::count(failed)),
     };
     vec![
         outcome.name.to_owned(),
-        size(outcome.peak_reserved),
+        format!("{least}{}", format::size(outcome.peak_reserved)),
         outcome
             .utilisation(trace)
             .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
@@ -69,7 +65,8 @@ fn cells(row: &Row, trace: &Trace) -> Vec<String> {
         format::count(bill.waits_in_frees),
         format::duration(bill.waited_ns),
         format::percent(outcome.share_of_trace(trace)),
-        row.smallest.map_or("-".to_owned(), format::enough),
+        row.smallest
+            .map_or("-".to_owned(), |bytes| format!("{least}{}", format::enough(bytes))),
         fits,
     ]
 }

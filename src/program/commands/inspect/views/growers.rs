@@ -62,14 +62,13 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         count(moments.len() as u64)
     ));
     let taken = job.tensors.as_ref().and_then(Tensors::snapshots_taken);
-    let (known, of, shown) = match taken {
-        Some(taken) => (moments.len().min(taken), "snapshot", ", as far as snapshots show"),
-        None => (moments.len(), "moment", ""),
-    };
+    let shown = taken.map_or("", |_| ", as far as snapshots show");
+    let known = taken.unwrap_or(usize::MAX).min(moments.len());
+    let of = if known < moments.len() { "snapshot" } else { "moment" };
     let few = known < FEWEST_MOMENTS;
     page.line(match &sum {
         _ if few => format!("Whether anything grew is not known from {}.", many(known as u64, of)),
-        None => format!("The sum of all live bytes did not rise from moment to moment{shown}."),
+        None => format!("The sum of all live bytes did not rise at each of these moments{shown}: no steady growth."),
         Some(sum) => {
             let (from, to, rate) = (size(sum.from), size(sum.to), size(a_second as u64));
             let left = size(room.unwrap_or(0));
@@ -82,8 +81,8 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
                 ),
                 None => format!("Live bytes rose from {from} to {to}, by {rate} a second"),
                 Some(pace) => format!(
-                    "Live bytes rose from {from} to {to}, by {rate} a second: {left} were left above the peak, which was \
-                     {pace} at this pace"
+                    "Live bytes rose from {from} to {to}, by {rate} a second: at most {left} were left above the peak, which \
+                     was {pace} at this pace, or less if others hold memory"
                 ),
             }
         }
@@ -97,8 +96,7 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     let devices_of_job = devices_of_peak().map(|set| set.device);
     let others: Vec<i16> = devices_of_job.filter(|&other| other != peak.device).collect();
     if !others.is_empty() {
-        let numbers: Vec<String> = others.iter().map(i16::to_string).collect();
-        let numbers = numbers.join(", ");
+        let numbers = others.iter().map(i16::to_string).collect::<Vec<_>>().join(", ");
         page.line(format!(
             "This is the device with the highest peak; the job has memory on others too: {numbers}"
         ));

@@ -49,11 +49,15 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     let names = named(study, set, by);
     let place = device_name(set.device);
     let older = at_least(study.job.has_snapshots());
+    let failed_on = matches!(when, When::OutOfMemory).then_some(set.device);
+    let tensors = study.job.tensors.as_ref();
+    let is_whole = tensors.is_none_or(|tensors| tensors.are_whole_at(set.time_ns, failed_on));
+    let least = at_least(!is_whole);
     let ledger = study.job.ledger.devices.get(&set.device);
     let knows_reserved = ledger.is_some_and(|ledger| study.job.knows_reserved(ledger));
     let reserved = knows_reserved.then_some(set.reserved);
     page.heading(format!(
-        "{place} at {}, {}: {} allocated, {} requested, {} reserved",
+        "{place} at {}, {}: {least}{} allocated, {least}{} requested, {} reserved",
         when.words(),
         duration(set.time_ns),
         size(set.allocated),
@@ -62,6 +66,10 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
     ));
     if let Some(why) = why {
         page.line(why);
+    }
+    let shown_ns = tensors.and_then(|tensors| tensors.snapshot_before(set.time_ns));
+    if let Some(at) = shown_ns.filter(|_| !is_whole).map(duration) {
+        page.line(format!("PyTorch's tensors are those of its snapshot at {at}."));
     }
     let share = |bytes: u64| bytes as f64 / set.allocated.max(1) as f64;
     let row = |Named { name, sum, .. }: &Named| {
@@ -103,6 +111,7 @@ fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: 
         "time_ns": set.time_ns,
         "requested": set.requested,
         "allocated": set.allocated,
+        "is_at_least": !is_whole,
         "reserved": reserved,
         "free_inside": reserved.map(|_| set.free_inside),
         "graphs": set.graphs,
