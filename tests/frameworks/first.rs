@@ -72,7 +72,7 @@ fn trainers_log_peak_cache_and_verdict_with_the_loggers_they_have() {
         // A logger that fails is told of once.
         let told = done.said.matches("no more figures are logged").count();
         assert_eq!(told, usize::from(kind.starts_with("own")), "{kind}: {}", done.said);
-        let page = vramshim_with(&["report", "--json"], [folder.path()]).json();
+        let page = vramshim_with(&["report", "--json"], [folder.path().join("vramshim-watched")]).json();
         let marks = page["processes"][0]["marks"].list();
         let epochs = marks.iter().filter(|mark| mark["text"] == "epoch 0").count();
         assert_eq!(epochs > 0, ["lightning", "own"].contains(&kind), "{kind}: {marks:?}");
